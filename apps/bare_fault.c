@@ -1,10 +1,12 @@
-/* bare_fault.c - what a page fault costs on this machine without any runtime: the floor for `hiroba bench fault`.
+/* bare_fault.c - measures what a page fault costs on this machine without any runtime: the lower bound for
+ * `hiroba bench fault`.
  *
  *     cc -O2 -o bare_fault apps/bare_fault.c -lpthread && ./bare_fault; taskset -c 0 ./bare_fault
  *
- * A page whose frame exists but is not mapped is read; the handler does nothing but map it (UFFDIO_CONTINUE). With SIGBUS the
- * handler runs in the thread that faulted; with events in another one, which `taskset` puts on the same processor. Needs Linux
- * 5.14; the events need root. See userfaultfd(2). */
+ * The program reads a page whose frame exists but is not mapped; the handler only maps it
+ * (UFFDIO_CONTINUE). With SIGBUS the handler runs in the thread that faulted. With events it runs in
+ * another thread, which `taskset` puts on the same processor. Needs Linux 5.14; the events need root. See
+ * userfaultfd(2). Hiroba is not used, so nothing is fitted. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/userfaultfd.h>

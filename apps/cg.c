@@ -1,17 +1,21 @@
 /*
- * cg: the smallest eigenvalue of a sparse matrix by conjugate gradients, a kernel of the NAS
- * Parallel Benchmarks.
+ * cg: the smallest eigenvalue of a sparse matrix by conjugate gradients, a kernel of the NAS Parallel
+ * Benchmarks.
  *
  *     hiroba cc -O3 -march=native -o cg cg.c -lm
  *     hiroba run -n 4 ./cg -c A
  *
- * Read `solve` first: it is the parallel program (RNR-94-007, section 2.2.3). Every thread owns some
- * blocks of rows of the matrix, and `multiply` has it find these rows of a product, and read the
- * others' behind a barrier. All other vectors each thread keeps whole for itself and computes whole:
- * that takes a hundredth of what the product takes, and no more barriers than the one a step.
+ * Read `solve` first: it is the parallel program (RNR-94-007, section 2.2.3). Each thread owns some blocks of
+ * rows of the matrix. In `multiply` it computes these rows of a product, waits at a barrier and reads the
+ * rows of the other threads. Each thread keeps a private copy of every other vector and computes all of it:
+ * that takes a hundredth of the time of the product, and a step needs only one barrier.
  *
- * A dot product is the sum over the blocks, in their order, of the sums of each: it does not depend
- * on who owns which, so the checksum is the same on any number of nodes and threads.
+ * Fitted to pages: the part of a product that one thread writes has pages of its own, as long as the part
+ * (`shared_parts`), so another thread fetches it in one message and no page has two writers. The other
+ * vectors are private, because computing them again is cheaper than two more barriers in each step.
+ *
+ * A dot product adds the sums of the blocks in the order of the blocks. It does not depend on the owners of
+ * the blocks, so the checksum is the same on any number of nodes and threads.
  */
 
 #include "common.h"
@@ -41,7 +45,7 @@ static void print_help(void)
 /* The classes, with the official results. */
 struct problem {
     size_t rows;
-    size_t nonzeros; /* of each of the random vectors that the matrix is made of */
+    size_t nonzeros; /* of each of the random vectors that form the matrix */
     double shift, zeta;
 };
 
@@ -51,24 +55,24 @@ static const struct problem PROBLEMS[] = {
     {14000, 11, 20.0, 17.130235054029},
 };
 
-static const double BOUND = 1e-10; /* of zeta, relative to itself */
+static const double BOUND = 1e-10; /* relative bound for the error of zeta */
 static const double CONDITION = 0.1;
 
-/* Power iterations, and steps of conjugate gradients in each; rows of a block; the most nonzeros. */
+/* Power iterations; steps of conjugate gradients in each; rows of a block; the largest number of nonzeros. */
 enum { ITERATIONS = 15, STEPS = 25, BLOCK = 40, LANES = 8, NONZEROS_MAX = 12 };
 
 static const struct problem *problem;
 
 static size_t block_count(void)
 {
-    return problem->rows / BLOCK; /* all classes are multiples */
+    return problem->rows / BLOCK; /* every class has a multiple of BLOCK rows */
 }
 
 /* ---- The matrix ------------------------------------------------------------------------------ */
 
 /*
- * The matrix is the sum over i of w^i x x^T for random sparse vectors x of their own, with
- * w = CONDITION^(1 / rows), and CONDITION - shift on the diagonal.
+ * The matrix is the sum over i of w^i x_i x_i^T, where the x_i are random sparse vectors and w = CONDITION^(1
+ * / rows), plus CONDITION - shift on the diagonal.
  */
 struct vector {
     size_t nonzeros;
@@ -76,7 +80,7 @@ struct vector {
     double value[NONZEROS_MAX];
 };
 
-/* Draws a vector, and makes its element `own` 1/2. */
+/* Draws a vector and sets its element `own` to 1/2. */
 static struct vector draw(size_t own, uint64_t *random)
 {
     struct vector x = {.nonzeros = 0};
@@ -90,7 +94,7 @@ static struct vector draw(size_t own, uint64_t *random)
         for (at = 0; at < x.nonzeros && x.place[at] != place; at++)
             ;
         if (place >= problem->rows || at < x.nonzeros)
-            continue; /* no such row, or one that is drawn already */
+            continue; /* there is no such row, or it is drawn already */
         x.place[x.nonzeros] = place;
         x.value[x.nonzeros++] = value;
     }
@@ -102,10 +106,10 @@ static struct vector draw(size_t own, uint64_t *random)
     return x;
 }
 
-/* All vectors, and for each row which of them reach it. */
+/* All vectors, and the vectors that have an element in each row. */
 struct generators {
     struct vector *vectors;
-    size_t *first; /* of the vectors that reach a row, in `reaching`; and one more */
+    size_t *first; /* index in `reaching` of the first vector of each row; one more at the end */
     uint32_t *reaching;
 };
 
@@ -116,7 +120,7 @@ static void forget(struct generators *g)
     free(g->reaching);
 }
 
-/* Draws all of them: each thread for itself, since every number follows from the last. */
+/* Draws all vectors. Each thread draws all of them, because each number depends on the one before. */
 static bool generate(struct generators *g)
 {
     const size_t rows = problem->rows;
@@ -126,7 +130,7 @@ static bool generate(struct generators *g)
     g->reaching = malloc(rows * NONZEROS_MAX * sizeof *g->reaching);
     if (g->vectors == NULL || g->first == NULL || g->reaching == NULL)
         return false;
-    (void)next_number(&random); /* the definition draws one before */
+    (void)next_number(&random); /* the definition skips the first number */
     for (size_t i = 0; i < rows; i++) {
         g->vectors[i] = draw(i, &random);
         for (size_t k = 0; k < g->vectors[i].nonzeros; k++)
@@ -140,15 +144,15 @@ static bool generate(struct generators *g)
     return true;
 }
 
-/* A thread's rows of the matrix, which nobody else reads. */
+/* The rows of the matrix that one thread owns. No other thread reads them. */
 struct matrix {
     double *values;
     uint32_t *columns;
-    size_t room;   /* elements */
-    size_t *first; /* element of a row, counted from the thread's first row; and one more */
+    size_t room;   /* capacity in elements */
+    size_t *first; /* first element of each row, counted from the thread's first row; one more at the end */
 };
 
-/* Adds to a dense row what all vectors that reach it contribute. */
+/* Adds the contributions of all vectors that have an element in the row to a dense row. */
 static void add_row(const struct generators *g, size_t row, double ratio, double *dense)
 {
     for (size_t r = g->first[row]; r < g->first[row + 1]; r++) {
@@ -163,7 +167,7 @@ static void add_row(const struct generators *g, size_t row, double ratio, double
     dense[row] += CONDITION - problem->shift;
 }
 
-/* Room for a whole row behind these elements. */
+/* Makes room for a whole row after `elements` elements. */
 static bool make_room(struct matrix *m, size_t elements)
 {
     if (m->room - elements >= problem->rows)
@@ -176,7 +180,7 @@ static bool make_room(struct matrix *m, size_t elements)
     return values != NULL && columns != NULL;
 }
 
-/* Builds the rows of one thread; false if there is no memory for it. */
+/* Builds the rows of one thread. Returns false if there is not enough memory. */
 static bool build(struct matrix *m, struct span own)
 {
     const size_t rows = problem->rows;
@@ -205,7 +209,7 @@ static bool build(struct matrix *m, struct span own)
     return good;
 }
 
-/* A row of the matrix times a vector: by LANES sums, added in pairs. */
+/* A row of the matrix times a vector, in LANES sums that are then added in pairs. */
 static double row_times(const struct matrix *m, size_t row, const double *restrict vector)
 {
     const size_t end = m->first[row + 1];
@@ -221,19 +225,19 @@ static double row_times(const struct matrix *m, size_t row, const double *restri
 
 /* ---- The parallel program -------------------------------------------------------------------- */
 
-/* What the threads share. */
+/* The state that all threads share. */
 struct shared {
-    struct parts products[2]; /* of the matrix and a vector, in turns: each thread's own rows */
-    double *x;                /* the eigenvector, for the verdict */
+    struct parts products[2]; /* of the matrix and a vector; alternating; each thread writes its own rows */
+    double *x;                /* the eigenvector, for the checks */
 };
 
-/* A thread's own state. */
+/* The state of one thread. */
 struct own {
     struct span blocks;
-    size_t first, rows; /* of its rows */
+    size_t first, rows; /* first row, and how many */
     struct matrix matrix;
-    double *p, *x, *z, *r; /* all elements */
-    size_t turn;           /* which products are the latest */
+    double *p, *x, *z, *r; /* whole vectors */
+    size_t turn;           /* which of the products is the latest */
 };
 
 static double set_up;
@@ -241,7 +245,7 @@ static struct clocks elapsed;
 static size_t threads;
 static double zeta, residual; /* of the last iteration, as this node has computed them */
 
-/* The sum of a block of a product of two vectors: by LANES sums, added in pairs. */
+/* The sum of one block of the product of two vectors, in LANES sums that are then added in pairs. */
 static double block_sum(const double *restrict a, const double *restrict b)
 {
     double sums[LANES] = {0.0};
@@ -251,7 +255,7 @@ static double block_sum(const double *restrict a, const double *restrict b)
     return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
 
-/* The product of two whole vectors. */
+/* The dot product of two whole vectors. */
 static double dot(const double *a, const double *b)
 {
     double sum = 0.0;
@@ -260,7 +264,7 @@ static double dot(const double *a, const double *b)
     return sum;
 }
 
-/* A thread's rows of the latest product; how many there are, and from which on. */
+/* Returns the rows of a thread in the latest product. Sets their first index and their number. */
 static const double *product_of(const struct shared *s, const struct own *o, size_t thread,
                                 size_t *first, size_t *rows)
 {
@@ -270,8 +274,9 @@ static const double *product_of(const struct shared *s, const struct own *o, siz
     return part_of(s->products[o->turn], thread);
 }
 
-/* The matrix times a whole vector: this thread's rows of it for all, and behind a barrier those of
- * all. Who is through it may begin the next product, but not the one after that: so there are two. */
+/* Multiplies the matrix by a whole vector: writes this thread's rows of the product and waits until all
+ * threads have written theirs. A thread that has left the barrier may start the next product, but not the
+ * one after that, so two products alternate. */
 static void multiply(const struct shared *s, struct own *o, const double *vector)
 {
     const size_t count = thread_count(), thread = thread_number();
@@ -280,11 +285,11 @@ static void multiply(const struct shared *s, struct own *o, const double *vector
     for (size_t row = 0; row < o->rows; row++)
         product[row] = row_times(&o->matrix, row, vector);
     barrier();
-    for (size_t i = 1; i < count; i++) /* each begins with the next */
+    for (size_t i = 1; i < count; i++) /* each thread starts with the next one's rows */
         read_soon(part_of(s->products[o->turn], (thread + i) % count), s->products[o->turn].bytes);
 }
 
-/* A whole vector times the latest product. */
+/* The dot product of a whole vector and the latest product. */
 static double times_product(const struct shared *s, const struct own *o, const double *vector)
 {
     double sum = 0.0;
@@ -316,7 +321,7 @@ static void add(double *to, const double *a, double factor, const double *b)
         to[i] = a[i] + factor * b[i];
 }
 
-/* z = about A^-1 x, by conjugate gradients. Collective. */
+/* Finds z, an approximation of A^-1 x, by conjugate gradients. Collective. */
 static void solve(const struct shared *s, struct own *o)
 {
     const size_t bytes = problem->rows * sizeof(double);
@@ -335,8 +340,8 @@ static void solve(const struct shared *s, struct own *o)
 }
 
 /*
- * An iteration of the inverse power method: z = A^-1 x, zeta = shift + 1 / x.z, x = z / |z|; and
- * how well z solves the equation. Collective.
+ * One iteration of the inverse power method: z = A^-1 x, zeta = shift + 1 / x.z, x = z / |z|. Sets the
+ * residual of z. Collective.
  */
 static void iterate(const struct shared *s, struct own *o)
 {
@@ -387,7 +392,7 @@ static void work(void *argument)
     double begun = seconds();
     begin(&own);
     start(&own);
-    iterate(s, &own); /* once more than is measured: what is touched first is no part of that */
+    iterate(s, &own); /* not measured: the first touch of each page belongs to the set-up */
     start(&own);
     barrier();
     struct clocks started = clocks();

@@ -1,19 +1,20 @@
 /*
- * What the example programs share: the machine they run on, their command line, their verdict.
+ * What the example programs have in common: the machine that they run on, their command line and their
+ * verdict.
  *
- * Each program is one source that is compiled in three forms:
+ * Each program is one source that compiles in three forms:
  *
  *     hiroba cc -O3 -o jacobi jacobi.c -lm               threads of all nodes (with --sequential: none)
  *     cc -O3 -DSEQUENTIAL -o jacobi jacobi.c -lm         one thread, without Hiroba
  *     cc -O3 -DOPENMP -fopenmp -o jacobi jacobi.c -lm    threads of one process
  *
- * They do the same arithmetic in the same order wherever it decides about a result, so their
- * checksums are equal, and whatever the three differ in is below.
+ * All forms do the same arithmetic in the same order wherever the order affects a result, so their checksums
+ * are equal. Everything in which the three forms differ is in this file.
  */
 #ifndef HIROBA_APPS_COMMON_H
 #define HIROBA_APPS_COMMON_H
 
-#define _POSIX_C_SOURCE 200809L /* beside C11: clock_gettime, posix_memalign, pread */
+#define _POSIX_C_SOURCE 200809L /* in addition to C11: clock_gettime, posix_memalign, pread */
 
 #include <errno.h>
 #include <math.h>
@@ -33,25 +34,27 @@
 
 /* ---- The machine ----------------------------------------------------------------------------- */
 
-static const char *program; /* the name that sentences begin with */
+static const char *program; /* the name that starts each message */
 static bool alone = false;  /* --sequential: nothing below calls Hiroba or OpenMP */
 static int node = 0, nodes = 1;
 
-/* Zeroed memory that all threads share. Collective; NULL and errno when there is none. */
+/* Allocates zeroed memory that all threads share. Collective. Returns NULL and sets errno if there is
+ * none. */
 static inline void *shared_zeroed(size_t bytes)
 {
 #if !defined(SEQUENTIAL) && !defined(OPENMP)
     if (!alone)
         return hiroba_alloc(bytes);
 #endif
-    void *memory = NULL; /* aligned like Hiroba's, so that loops run alike */
+    void *memory = NULL; /* aligned like Hiroba's memory, so that loops run at the same speed */
     errno = posix_memalign(&memory, 4096, bytes);
     return errno == 0 ? memset(memory, 0, bytes) : NULL;
 }
 
 /*
- * The same, kept coherent in units of a power of two of bytes: about as many as one thread reads of
- * another's at once. Collective; units of less than 4 KiB or more than 2 MiB become these.
+ * Like `shared_zeroed`, but kept coherent in units of a power of two of bytes: about as many as one thread
+ * reads of another thread's memory at once. Collective. Units below 4 KiB become 4 KiB; units above 2 MiB
+ * become 2 MiB.
  */
 static inline void *shared_in_units(size_t bytes, size_t unit_bytes)
 {
@@ -66,7 +69,7 @@ static inline void *shared_in_units(size_t bytes, size_t unit_bytes)
     return shared_zeroed(bytes);
 }
 
-/* The greatest power of two that is no greater, or 1. */
+/* Returns the greatest power of two that is not greater than `bytes`, or 1. */
 static inline size_t power_below(size_t bytes)
 {
     size_t power = 1;
@@ -75,13 +78,15 @@ static inline size_t power_below(size_t bytes)
     return power;
 }
 
-/* Room for each thread, that it writes and others read whole: in units of its own, on its node. */
+/* A part of memory for each thread, on the thread's node and in units of its own. The thread writes it;
+ * others read all of it. */
 struct parts {
     char *start;
-    size_t bytes; /* from one part to the next */
+    size_t bytes; /* from the start of one part to the start of the next */
 };
 
-/* Parts of so many bytes or more for so many threads. Collective; a NULL `start` if there is no memory. */
+/* Allocates parts of at least `bytes` bytes for `count` threads. Collective. `start` is NULL if there is
+ * no memory. */
 static inline struct parts shared_parts(size_t count, size_t bytes)
 {
     size_t unit = 4096;
@@ -96,7 +101,7 @@ static inline void *part_of(struct parts parts, size_t thread)
     return parts.start + thread * parts.bytes;
 }
 
-/* Waits for all threads inside `on_all_threads`, for all nodes outside. */
+/* Waits for all threads when called inside `on_all_threads`, and for all nodes outside. */
 static inline void barrier(void)
 {
 #if defined(OPENMP)
@@ -114,7 +119,7 @@ enum { LOCKS = 1024 };
 static omp_lock_t locks[LOCKS];
 #endif
 
-/* Locks have numbers below LOCKS. */
+/* Acquires a lock. Locks have numbers below LOCKS. */
 static inline void lock(unsigned id)
 {
 #if defined(OPENMP)
@@ -139,7 +144,7 @@ static inline void unlock(unsigned id)
     (void)id;
 }
 
-/* This thread's number among all of them inside `on_all_threads`, and how many there are. */
+/* This thread's number among all threads, and the number of threads. Valid inside `on_all_threads`. */
 static inline size_t thread_number(void)
 {
 #if defined(OPENMP)
@@ -162,7 +167,7 @@ static inline size_t thread_count(void)
     return 1;
 }
 
-/* Calls `work(argument)` on every thread of every node, and returns when all have done it. */
+/* Calls `work(argument)` on every thread of every node, and returns when all calls have returned. */
 static inline void on_all_threads(void (*work)(void *), void *argument)
 {
 #if defined(OPENMP)
@@ -186,11 +191,12 @@ static inline void on_all_threads(void (*work)(void *), void *argument)
 
 static inline void note_thread_count(void *count)
 {
-    if (thread_number() % (thread_count() / (size_t)nodes) == 0) /* the first of its node's */
+    if (thread_number() % (thread_count() / (size_t)nodes) == 0) /* the first thread of its node */
         *(size_t *)count = thread_count();
 }
 
-/* How many threads `on_all_threads` calls on. Collective, outside it. */
+/* The number of threads on which `on_all_threads` calls its function. Collective, outside
+ * `on_all_threads`. */
 static inline size_t threads_in_all(void)
 {
     size_t count = 1;
@@ -198,17 +204,17 @@ static inline size_t threads_in_all(void)
     return count;
 }
 
-/* Says that the bytes will be read soon, so that their pages travel together and not one by one. */
+/* Announces that the bytes will be read soon, so that their pages travel together and not one by one. */
 static inline void read_soon(const void *start, size_t bytes)
 {
 #if !defined(SEQUENTIAL) && !defined(OPENMP)
     if (!alone && bytes != 0)
-        (void)hiroba_prefetch(start, bytes); /* a hint: what does not travel now comes when it is read */
+        (void)hiroba_prefetch(start, bytes); /* only a hint: pages can still be fetched when they are read */
 #endif
     (void)start, (void)bytes;
 }
 
-/* What will be read soon from several places, so that it is asked for in as few messages as may be. */
+/* Ranges that will be read soon, collected so that few messages request them. */
 enum { MOST_SOON = 64 };
 struct soon {
     size_t count;
@@ -238,7 +244,7 @@ static inline void add_to_soon(struct soon *soon, const void *start, size_t byte
     soon->ranges[soon->count++].bytes = bytes;
 }
 
-/* Seconds since some moment; steady. */
+/* Seconds since a fixed moment, from a steady clock. */
 static inline double seconds(void)
 {
     struct timespec now;
@@ -246,7 +252,7 @@ static inline double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* The things first <= i < end of one thread. */
+/* The things first <= i < end that one thread has. */
 struct span {
     size_t first, end;
 };
@@ -256,7 +262,8 @@ static inline size_t length_of(struct span span)
     return span.end - span.first;
 }
 
-/* The part of `total` things that the thread `index` of `count` has: none, if there are too few. */
+/* Returns the part of `total` things that thread `index` of `count` has. The part is empty if there are
+ * too few things. */
 static inline struct span share_of(size_t total, size_t index, size_t count)
 {
     /* Not total * index / count, which could overflow. */
@@ -272,7 +279,8 @@ static inline struct span own_share(size_t total)
 
 /* ---- What went wrong ------------------------------------------------------------------------- */
 
-/* The first thing found wrong, for the user; empty while all is well. By one thread a node. */
+/* The first error found, as a message for the user; empty if there is none. One thread of each node writes
+ * it. */
 static char complaint[512];
 
 __attribute__((format(printf, 1, 2)))
@@ -287,8 +295,8 @@ static inline bool complain(const char *format, ...)
 }
 
 /*
- * Whether no node complains. Each node learns what the others found, so that all go on or all
- * stop, and the first of those that complain says why. Collective, outside `on_all_threads`.
+ * Returns true if no node has a complaint. Each node learns the results of the others, so either all nodes go
+ * on or all stop; the first node that has a complaint prints it. Collective, outside `on_all_threads`.
  */
 static inline bool all_agree(void)
 {
@@ -304,18 +312,18 @@ static inline bool all_agree(void)
         first++;
     if (first == node)
         fprintf(stderr, "%s: %s\n", program, complaint);
-    barrier(); /* nobody frees what another still reads */
+    barrier(); /* no node frees what another one still reads */
     return first == nodes;
 }
 
-/* ---- How long it took ------------------------------------------------------------------------ */
+/* ---- Times ----------------------------------------------------------------------------------- */
 
 #if !defined(SEQUENTIAL) && !defined(OPENMP)
 #define HAS_ACCOUNT
 #endif
 
-/* Seconds on two clocks: the wall's, and the processors' for all threads of this process. And what
- * Hiroba has written down for this node by then, if there is Hiroba. */
+/* Seconds on two clocks: wall time, and processor time of all threads of this process. With Hiroba also
+ * the account of this node up to that moment. */
 struct clocks {
     double wall, processor;
 #if defined(HAS_ACCOUNT)
@@ -337,7 +345,7 @@ static inline struct clocks clocks(void)
 }
 
 #if defined(HAS_ACCOUNT)
-/* Adds `sign` times what `more` has. */
+/* Adds `sign` times `more`. */
 static inline void add_account(hiroba_account *to, const hiroba_account *more, int sign)
 {
     uint64_t times = (uint64_t)sign; /* modulo 2^64, so that -1 subtracts */
@@ -356,7 +364,7 @@ static inline void add_account(hiroba_account *to, const hiroba_account *more, i
 }
 #endif
 
-/* One after the other. */
+/* The sum of the times of two intervals. */
 static inline struct clocks together(struct clocks one, struct clocks other)
 {
     one.wall += other.wall;
@@ -375,19 +383,19 @@ static inline struct clocks since(struct clocks begin)
 #if defined(HAS_ACCOUNT)
     add_account(&end.account, &begin.account, -1);
     if (end.account.compute_s < 0.0)
-        end.account.compute_s = 0.0; /* what is left over: estimates may have claimed all of it */
+        end.account.compute_s = 0.0; /* a remainder: estimates of the other times may exceed the total */
 #endif
     return end;
 }
 
-/* Whether this thread keeps the times of its node; inside `on_all_threads`. */
+/* Returns true for the thread that keeps the times of its node. Valid inside `on_all_threads`. */
 static inline bool keeps_time(void)
 {
     return thread_number() % (thread_count() / (size_t)nodes) == 0;
 }
 
-/* Of the wall's seconds this node's, of the processors' those of the node that used most.
- * Collective, outside `on_all_threads`; zeros if there is no shared memory. */
+/* Returns this node's wall time and the processor time of the node that used most. Collective, outside
+ * `on_all_threads`. Returns zeros if there is no shared memory. */
 static inline struct clocks most_of(struct clocks elapsed)
 {
     double *spent = shared_zeroed((size_t)nodes * sizeof *spent);
@@ -397,7 +405,7 @@ static inline struct clocks most_of(struct clocks elapsed)
     barrier();
     for (int n = 0; n < nodes; n++)
         elapsed.processor = spent[n] > elapsed.processor ? spent[n] : elapsed.processor;
-    barrier(); /* nobody frees what another still reads */
+    barrier(); /* no node frees what another one still reads */
     return elapsed;
 }
 
@@ -406,10 +414,10 @@ static inline void print_clocks(struct clocks elapsed)
     printf("seconds                  %.6f\n", elapsed.wall);
     printf("processor seconds        %.6f\n", elapsed.processor);
 #if defined(HAS_ACCOUNT)
-    /* This node's; those of its threads' time add up to threads x seconds. */
+    /* This node's account. The times of its threads add up to threads x seconds. */
     const hiroba_account *account = &elapsed.account;
     if (account->barrier_s <= 0.0)
-        return; /* alone, or not kept */
+        return; /* alone, or without an account */
     printf("seconds computing        %.6f\n", account->compute_s);
     printf("seconds in read faults   %.6f\n", account->read_fault_s);
     printf("seconds in write faults  %.6f\n", account->write_fault_s);
@@ -427,7 +435,7 @@ static inline void print_clocks(struct clocks elapsed)
 
 /* ---- Beginning and end ----------------------------------------------------------------------- */
 
-/* Joins the job; 0, or the status to leave with. */
+/* Joins the job. Returns 0, or the exit status. */
 static inline int join(const char *name, int *argc, char ***argv)
 {
     program = name;
@@ -488,7 +496,8 @@ static inline bool parse_option(const struct option *o, const char *value)
                     value);
 }
 
-/* Reads the command line; false and a complaint if it makes no sense. A NULL name ends `options`. */
+/* Reads the command line. Returns false and sets a complaint if an argument is wrong. A NULL name ends
+ * `options`. */
 static inline bool parse_options(const struct option *options, int argc, char **argv, bool *help)
 {
     *help = false;
@@ -513,7 +522,7 @@ static inline bool parse_options(const struct option *options, int argc, char **
 
 /* ---- Numbers --------------------------------------------------------------------------------- */
 
-/* Scatters the bits of a number (the last step of splitmix64): equal numbers alone give equal ones. */
+/* Scatters the bits of a number (the last step of splitmix64). Distinct numbers give distinct results. */
 static inline uint64_t scattered(uint64_t z)
 {
     z += UINT64_C(0x9e3779b97f4a7c15);
@@ -523,8 +532,9 @@ static inline uint64_t scattered(uint64_t z)
 }
 
 /*
- * What the thing at `index` with these bits adds to a checksum. A checksum is the sum over all
- * things modulo 2^64, in any order: it depends on what stands where and not on who added it.
+ * The contribution of the thing at `index` with these bits to a checksum. A checksum is the sum over all
+ * things modulo 2^64, in any order: it depends on the bits at each index and not on the thread that adds
+ * them.
  */
 static inline uint64_t fingerprint(size_t index, uint64_t bits)
 {

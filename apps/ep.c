@@ -4,13 +4,16 @@
  *     hiroba cc -O3 -march=native -o ep ep.c -lm
  *     hiroba run -n 4 ./ep -c A
  *
- * Read `tabulate` first; `work` is the whole parallel program. The kernel draws pairs of uniform
- * numbers, makes those that lie in the unit circle Gaussian (Marsaglia's polar method), and counts
- * in which square ring around the origin they fall (RNR-94-007, section 2.2.1). The sequence of
- * numbers is cut into batches, and since it can jump ahead, every thread draws some batches of its
- * own, and some of another's when that one falls behind. Nothing else is shared but the sums of each
- * batch, which node 0 adds up in their order: so they are the same on any number of nodes and threads,
- * to the last bit.
+ * Read `tabulate` first; `work` is the whole parallel program. The kernel draws pairs of uniform numbers,
+ * turns those in the unit circle into Gaussian ones (Marsaglia's polar method), and counts how many fall into
+ * each square ring around the origin (RNR-94-007, section 2.2.1). The sequence of numbers can be entered at
+ * any place, so it is cut into batches. Each thread draws its own batches, and takes some from a thread that
+ * falls behind. Node 0 adds the sums of the batches in their order, so the result has the same bits on any
+ * number of nodes and threads.
+ *
+ * Fitted to pages: only the sums of the batches and the queues are shared, and each queue has pages of its
+ * own (`queues.h`). A thread takes many batches at once, because the lock of a queue can cost a message. A
+ * queue stays with its thread until another thread runs out of work, unlike a common counter.
  */
 
 #include "common.h"
@@ -40,7 +43,7 @@ static void print_help(void)
 
 enum { RINGS = 10 };
 
-/* The classes, with the official results: the sums to 1e-8 of themselves, and the counts. */
+/* The classes, with the official results: the sums, accurate to a relative 1e-8, and the counts. */
 struct problem {
     unsigned log2_pairs;
     double sum_x, sum_y;
@@ -64,18 +67,18 @@ static const struct problem *problem;
 
 static const uint64_t SEED = 271828183;
 
-/* Pairs of a batch, and of a part of it that is worked on at once, in the first cache. */
+/* Pairs in a batch, and in the part of it that is computed at once and fits into the first-level cache. */
 enum { BATCH = 1 << 16, PART = 1 << 10, LANES = 8 };
 
 enum { LINE = 64 }; /* bytes of a line of a cache, and of the widest vectors */
 
-/* What a batch of pairs adds up to. */
+/* The sums of a batch of pairs. */
 struct batch {
     double sum_x, sum_y;
     uint64_t counts[RINGS];
 };
 
-/* Draws the next numbers, LANES side by side. */
+/* Draws the next numbers of LANES sequences side by side. */
 static void draw(uint64_t states[LANES], double numbers[2 * PART])
 {
     const uint64_t far = jump(MULTIPLIER, LANES);
@@ -87,7 +90,7 @@ static void draw(uint64_t states[LANES], double numbers[2 * PART])
     }
 }
 
-/* Keeps the pairs in the unit circle, and the squares of their distances; how many those are. */
+/* Keeps the pairs in the unit circle and the squares of their distances. Returns the number of pairs kept. */
 static size_t keep(const double numbers[2 * PART], double x[PART], double y[PART],
                    double squares[PART])
 {
@@ -95,7 +98,7 @@ static size_t keep(const double numbers[2 * PART], double x[PART], double y[PART
     for (size_t i = 0; i < PART; i++) {
         double pair_x = numbers[2 * i], pair_y = numbers[2 * i + 1];
         double square = pair_x * pair_x + pair_y * pair_y;
-        x[kept] = pair_x; /* the next overwrites those outside: no branch that is hard to foretell */
+        x[kept] = pair_x; /* the next pair overwrites one outside: no unpredictable branch */
         y[kept] = pair_y;
         squares[kept] = square;
         kept += square <= 1.0;
@@ -134,7 +137,7 @@ static void tabulate(size_t number, struct batch *batch)
 
 /* ---- The parallel program -------------------------------------------------------------------- */
 
-/* What the threads share. */
+/* The state that all threads share. */
 struct shared {
     struct batch *batches;
     struct queues queues; /* of batches */

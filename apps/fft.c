@@ -4,25 +4,26 @@
  *     hiroba cc -O3 -march=native -o fft fft.c -lm
  *     hiroba run -n 4 ./fft -n 4194304
  *
- * Read `transform` first: it is the whole parallel program. The n = m * m points stand in a matrix
- * of m rows (D. H. Bailey, FFTs in external or hierarchical memory, 1990): transpose; transform
- * each row; multiply by roots of unity; transpose; transform each row; transpose. Every thread has
- * a block of rows to transform. In a transpose each reads a patch of every other's rows and writes
- * rows of its own. Thread t begins with its own patch, while that of thread t + 1 travels: so not
- * all read one home at once.
+ * Read `transform` first: it is the whole parallel program. The n = m * m points form a matrix of m rows (D.
+ * H. Bailey, FFTs in external or hierarchical memory, 1990): transpose; transform each row; multiply by roots
+ * of unity; transpose; transform each row; transpose. Each thread transforms a block of rows. In a transpose
+ * it reads a patch of the rows of every other thread and writes rows of its own.
  *
- * Of the input and of the result a thread has columns: the rows of their transposes, which it makes
- * and reads by itself, so that only the transpose in the middle communicates. With `-l patches` it
- * has rows of them as well, and all three do. A thread's rows are stored patch by patch: what another
- * reads of them lies in one piece. With `-l rows` they are stored row by row instead: that is
- * SPLASH-2's program.
+ * Fitted to pages: the matrices are stored patch by patch, in pages of half a patch or less, so that a patch
+ * travels in a few messages. Input and result lie in columns, so two of the three transposes are local. Each
+ * thread starts with its own patch while the next one travels, so that homes are not all asked at once.
  *
- * The clock starts behind two transforms, from one matrix to the other and back, in which whatever
- * is touched for the first time is touched: what that costs (`-w 0`) belongs to setting up, as in
- * the NAS benchmarks.
+ * A thread has columns of the input and of the result, which are the rows of their transposes. Only that
+ * thread writes and reads them, so only the transpose in the middle communicates. With `-l patches` a thread
+ * has rows of them, and all three transposes communicate. A thread's rows are stored patch by patch, so that
+ * another thread reads contiguous memory. With `-l rows` they are stored row by row, as in SPLASH-2's
+ * program.
  *
- * Each point is divided by m on the way, which is exact. So the transform is unitary, and applied
- * four times it is the identity: the checks use that.
+ * The clock starts after two transforms, from one matrix to the other and back, which touch all memory for
+ * the first time. The cost of that (`-w 0`) is part of the set-up, as in the NAS benchmarks.
+ *
+ * The transform divides each point by m, which is exact. So the transform is unitary, and four transforms are
+ * the identity: the checks use that.
  */
 
 #include "common.h"
@@ -62,7 +63,7 @@ struct complex {
     double re, im;
 };
 
-static size_t m, log_m; /* rows and columns, and the logarithm to base 2 */
+static size_t m, log_m; /* rows and columns, and their logarithm to base 2 */
 
 /* exp(-2 pi i index / order) */
 static struct complex root(size_t index, size_t order)
@@ -76,7 +77,7 @@ static struct complex times(struct complex a, struct complex b)
     return (struct complex){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
 }
 
-/* The input: noise, so that all of the output is about as large. */
+/* The input: noise, so that all points of the output have about the same size. */
 static struct complex input(size_t index)
 {
     uint64_t re = scattered(2 * (uint64_t)index), im = scattered(2 * (uint64_t)index + 1);
@@ -86,15 +87,15 @@ static struct complex input(size_t index)
 /* ---- The matrix ------------------------------------------------------------------------------ */
 
 /*
- * m * m points, of which the first are those of thread 0, then come those of thread 1, and so on.
- * While rows are transformed they are the thread's rows, cut into panels of columns; the rows of a
- * panel follow each other. Before and after that they may be its columns, row by row.
+ * m * m points: first those of thread 0, then those of thread 1, and so on. While rows are transformed, a
+ * thread's points are its rows, cut into panels of columns; the rows of a panel follow each other. Before and
+ * after that they may be its columns, row by row.
  */
 static size_t threads, panels;
 static bool by_columns;
 
-/* Points of some rows and columns: those of each row follow each other, and the next row's begin
- * `stride` points behind. */
+/* Points of some rows and columns. The points of a row are contiguous; the next row starts `stride` points
+ * later. */
 struct patch {
     struct span rows, columns;
     struct complex *start;
@@ -109,7 +110,7 @@ static struct patch panel_of(struct complex *matrix, size_t owner, size_t panel)
                           length_of(columns)};
 }
 
-/* What thread `reader` transposes of the rows of thread `owner`. */
+/* The part of the rows of thread `owner` that thread `reader` transposes. */
 static struct patch patch_of(struct complex *matrix, size_t owner, size_t reader)
 {
     struct patch p = panel_of(matrix, owner, panels == 1 ? 0 : reader);
@@ -119,7 +120,7 @@ static struct patch patch_of(struct complex *matrix, size_t owner, size_t reader
     return p;
 }
 
-/* Of a thread's columns those rows that are the columns of its patch of the number `other`. */
+/* The rows of a thread's columns that are the columns of its patch number `other`. */
 static struct patch columns_of(struct complex *matrix, size_t owner, size_t other)
 {
     struct span rows = share_of(m, other, threads), columns = share_of(m, owner, threads);
@@ -129,8 +130,8 @@ static struct patch columns_of(struct complex *matrix, size_t owner, size_t othe
 
 /* ---- The transform of a row ------------------------------------------------------------------ */
 
-/* What a thread keeps for itself: two rows with their real and imaginary parts apart, and the
- * roots of unity of each stage. Stage s has three tables of m / 4^(s + 1) roots. */
+/* The private state of a thread: two rows with separate real and imaginary parts, and the roots of unity
+ * of each stage. Stage s has three tables of m / 4^(s + 1) roots. */
 enum { MOST_STAGES = 8, FINE = 32 };
 
 struct bench {
@@ -178,8 +179,8 @@ static bool make_bench(struct bench *b)
     return true;
 }
 
-/* Radix 4: from the points p, p + quarter, ... of each of `step` interleaved sequences to the points
- * 4 p, 4 p + 1, ... */
+/* One stage of radix 4: takes the points p, p + quarter, ... of each of `step` interleaved sequences to
+ * the points 4 p, 4 p + 1, ... */
 static inline void butterflies(const double *restrict re, const double *restrict im,
                                double *restrict to_re, double *restrict to_im, size_t quarter,
                                size_t step, double *const roots_re[3], double *const roots_im[3])
@@ -212,7 +213,7 @@ static inline void butterflies(const double *restrict re, const double *restrict
     }
 }
 
-/* The first stage, of one sequence: here neighbours in p are computed side by side. */
+/* The first stage, of one sequence. Here the loop runs over neighbours in p, so that it vectorises. */
 static void first_butterflies(const double *restrict re, const double *restrict im,
                               double *restrict to_re, double *restrict to_im, size_t quarter,
                               double *const roots_re[3], double *const roots_im[3])
@@ -241,8 +242,8 @@ static void first_butterflies(const double *restrict re, const double *restrict 
     }
 }
 
-/* Transforms the row in re[0], im[0] by T. G. Stockham's way, whose result is in order; which of
- * the two rows it then stands in. */
+/* Transforms the row in re[0], im[0] by T. G. Stockham's method, which leaves the result in order. Returns
+ * which of the two rows holds the result. */
 static size_t transform_row(const struct bench *b)
 {
     size_t at = 0, step = 1, stage = 0, length = m;
@@ -336,14 +337,14 @@ static void transform_rows(const struct bench *b, struct complex *matrix, bool t
 
 /* ---- The transposes -------------------------------------------------------------------------- */
 
-enum { TILE = 8, BLOCK = 64 }; /* of points: two lines of a cache, a quarter of a page */
+enum { TILE = 8, BLOCK = 64 }; /* in points: two cache lines, a quarter of a page */
 
 static size_t least(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
 
-/* to[j][i] = from[i][j] for some rows and columns of `from`. */
+/* Transposes some rows and columns: to[j][i] = from[i][j]. */
 static void transpose_tile(const struct complex *from, size_t from_stride, struct complex *to,
                            size_t to_stride, size_t rows, size_t columns)
 {
@@ -358,7 +359,7 @@ static void transpose_tile(const struct complex *from, size_t from_stride, struc
             to[j * to_stride + i] = from[i * from_stride + j];
 }
 
-/* Says that some rows of a patch in one piece will be read soon, counted from its first. */
+/* Announces that `count` rows of a contiguous patch, starting with row `first`, will be read soon. */
 static void rows_soon(const struct patch *p, size_t first, size_t count)
 {
     size_t rows = length_of(p->rows);
@@ -367,14 +368,14 @@ static void rows_soon(const struct patch *p, size_t first, size_t count)
                   least(count, rows - first) * p->stride * sizeof(struct complex));
 }
 
-/* So many rows of a patch are told of in advance: what travels in about the time that they take. */
+/* The number of rows of a patch to announce in advance: as many as travel while they are transposed. */
 static size_t rows_ahead(const struct patch *p)
 {
     size_t rows = ((size_t)2 << 20) / (p->stride * sizeof(struct complex));
     return rows / BLOCK * BLOCK + BLOCK;
 }
 
-/* to[j][i] = from[i][j], in blocks of which two fit into the nearest cache. */
+/* Transposes a patch, to[j][i] = from[i][j], in blocks. Two blocks fit into the first-level cache. */
 static void transpose_patch(struct patch from, struct patch to, bool travels)
 {
     const size_t rows = length_of(from.rows), columns = length_of(from.columns);
@@ -390,8 +391,8 @@ static void transpose_patch(struct patch from, struct patch to, bool travels)
     }
 }
 
-/* Own rows of `to` from everybody's of `from`: each patch, one's own first; the beginning of the next
- * travels meanwhile. */
+/* Writes this thread's rows of `to` from the rows of all threads in `from`: its own patch first, while the
+ * beginning of the next patch travels. */
 static void transpose(struct complex *from, struct complex *to)
 {
     size_t own = thread_number();
@@ -405,7 +406,7 @@ static void transpose(struct complex *from, struct complex *to)
     }
 }
 
-/* Own rows of `to` from the input: one's own columns of it, if threads have columns. */
+/* Writes this thread's rows of `to` from the input: from its own columns if threads have columns. */
 static void transpose_input(struct complex *from, struct complex *to)
 {
     if (!by_columns) {
@@ -417,7 +418,7 @@ static void transpose_input(struct complex *from, struct complex *to)
         transpose_patch(columns_of(from, own, other), patch_of(to, own, other), false);
 }
 
-/* The result from all rows, or one's own columns of it from one's own rows. */
+/* Writes the result from all rows, or this thread's columns of it from its own rows. */
 static void transpose_result(struct complex *from, struct complex *to)
 {
     if (!by_columns) {
@@ -435,15 +436,15 @@ enum { SUM_LOCK };
 
 enum { SAMPLES = 8 };
 
-/* What the threads share. */
+/* The state that all threads share. */
 struct shared {
     struct complex *matrices[2];
     struct sums {
         uint64_t checksum;
         double energy_before, energy_after; /* sums of squares */
-        double error;                       /* the largest of an even number of transforms */
-        struct complex samples[SAMPLES];    /* points of one transform, from its definition */
-        struct complex found[SAMPLES];      /* and as they are */
+        double error;                       /* the largest after an even number of transforms */
+        struct complex samples[SAMPLES];    /* points of one transform, from the definition */
+        struct complex found[SAMPLES];      /* the same points as computed */
 
     } *sums;
 };
@@ -451,8 +452,8 @@ struct shared {
 static double set_up;
 static struct clocks elapsed;
 
-/* Transforms from one matrix to the other, and uses both. A thread reads what others have made, or
- * writes what they have read, in a transpose alone: so there is a barrier before each. */
+/* Transforms from one matrix to the other; overwrites both. Only the transposes read points that other
+ * threads have written, or overwrite points that others have read, so there is a barrier before each. */
 static void transform(const struct bench *b, struct complex *from, struct complex *to)
 {
     transpose_input(from, to);
@@ -462,10 +463,11 @@ static void transform(const struct bench *b, struct complex *from, struct comple
     transform_rows(b, from, false);
     barrier();
     transpose_result(from, to);
-    barrier(); /* before the next transform, or whoever reads the result */
+    barrier(); /* before the next transform, or before the result is read */
 }
 
-/* The points of the input or the result that a thread has: a patch of them, while there is one. */
+/* Sets `p` to a patch of the points of the input or the result that a thread has. Returns false after the
+ * last one. */
 static bool nth_own_patch(struct complex *matrix, size_t index, struct patch *p)
 {
     if (index >= (by_columns ? threads : panels))
@@ -475,7 +477,7 @@ static bool nth_own_patch(struct complex *matrix, size_t index, struct patch *p)
     return true;
 }
 
-/* Calls `visit` for each of them. */
+/* Calls `visit` for each point that this thread has. */
 static void visit_points(struct complex *matrix,
                          void (*visit)(size_t index, struct complex *point, struct sums *sums),
                          struct sums *sums)
@@ -503,19 +505,20 @@ static void clear(size_t index, struct complex *point, struct sums *sums)
 
 /* ---- Verdict --------------------------------------------------------------------------------- */
 
-/* The index of the input that is at `index` after an even number of transforms: two reverse it. */
+/* The index of the input point that is at `index` after an even number of transforms. Two transforms
+ * reverse the order. */
 static size_t returned(size_t index, long count)
 {
     return count % 4 == 0 ? index : (m * m - index) % (m * m);
 }
 
-/* Transforms that have been made when the result is looked at. */
+/* The number of transforms made before the result is checked. */
 static long transforms(void)
 {
     return warm_up + rounds;
 }
 
-/* An even number of them: those, or one more. */
+/* That number if it is even, or the next one. */
 static long even_transforms(void)
 {
     return transforms() + transforms() % 2;
@@ -525,7 +528,7 @@ static void hold_against_input(size_t index, struct complex *point, struct sums 
 {
     struct complex should = input(returned(index, even_transforms()));
     double error = hypot(point->re - should.re, point->im - should.im);
-    sums->error = error <= sums->error ? sums->error : error; /* or if it is no number */
+    sums->error = error <= sums->error ? sums->error : error; /* a NaN replaces it too */
 }
 
 static void add_up(size_t index, struct complex *point, struct sums *sums)
@@ -535,14 +538,14 @@ static void add_up(size_t index, struct complex *point, struct sums *sums)
     sums->energy_after += point->re * point->re + point->im * point->im;
 }
 
-/* Which points of the transform are held against its definition. */
+/* The indices of the points that are compared with the definition. */
 static size_t sample_of(size_t sample)
 {
     const size_t n = m * m, corners[] = {0, 1, m, m * m - 1};
     return sample < 4 ? corners[sample] : scattered(sample) % n;
 }
 
-/* Adds a thread's share of the input to the samples, as the definition says. */
+/* Adds the contribution of this thread's share of the input to the samples, by the definition. */
 static void add_samples(struct sums *sums)
 {
     const size_t n = m * m;
@@ -571,7 +574,7 @@ static void give_sums(const struct shared *s, const struct sums *own)
     unlock(SUM_LOCK);
 }
 
-/* What an odd number of transforms has made of the points that are held against the definition. */
+/* Finds the sampled points after an odd number of transforms. */
 static void find_samples(const struct shared *s, struct complex *matrix, long count)
 {
     struct patch p;
@@ -579,13 +582,13 @@ static void find_samples(const struct shared *s, struct complex *matrix, long co
         for (size_t sample = 0; sample < SAMPLES; sample++) {
             size_t point = returned(sample_of(sample), count - 1);
             size_t row = point / m - p.rows.first, column = point % m - p.columns.first;
-            if (row < length_of(p.rows) && column < length_of(p.columns)) /* else before or behind */
+            if (row < length_of(p.rows) && column < length_of(p.columns)) /* else: another patch */
                 s->sums->found[sample] = p.start[row * p.stride + column];
         }
 }
 
-/* Looks at the result, and at that of one transform more: one of the two is of an even number of
- * transforms, and so the input, the other is what the definition says. Collective. */
+/* Checks the result and that of one more transform. One of the two comes from an even number of transforms
+ * and must be the input again; the other must agree with the definition. Collective. */
 static void verify(const struct shared *s, const struct bench *b, struct sums *own)
 {
     long made = transforms();
@@ -632,7 +635,7 @@ static void work(void *argument)
     free(b.memory);
 }
 
-/* How far a point may be off: rounding grows with the logarithm of n, and with each transform. */
+/* The allowed error of a point: rounding grows with the logarithm of n and with each transform. */
 static double tolerance(void)
 {
     return 1e-15 * (double)log_m * (double)even_transforms();
@@ -650,7 +653,7 @@ static bool check(const struct shared *s)
     for (size_t sample = 0; sample < SAMPLES; sample++) {
         struct complex is = sums->found[sample], should = sums->samples[sample];
         double off = hypot(is.re - should.re, is.im - should.im);
-        if (!(off <= 1e-15 * (double)m)) /* as much as the sum of n terms of about 1 / m may be */
+        if (!(off <= 1e-15 * (double)m)) /* the rounding of a sum of n terms of about 1 / m */
             return complain("point %zu of the transform is %.17g %+.17g i and should be %.17g "
                             "%+.17g i",
                             sample_of(sample), is.re, is.im, should.re, should.im);
@@ -660,9 +663,9 @@ static bool check(const struct shared *s)
 
 /* ---- The program ----------------------------------------------------------------------------- */
 
-/* A matrix. If patches are in one piece it is kept coherent in halves of one, so that few messages
- * fetch a patch and one half is transposed while the other travels, but in no longer parts than stay
- * in a cache; else, or if threads' rows do not end with a part, in pages as the job has them. */
+/* Allocates a matrix. If patches are contiguous, the matrix is kept coherent in half patches, so that few
+ * messages fetch a patch and one half is transposed while the other travels, but in units that fit into a
+ * cache. Otherwise, or if a thread's rows do not end at a unit, the matrix has the job's page size. */
 static struct complex *shared_matrix(void)
 {
     const size_t bytes = m * m * sizeof(struct complex), half = bytes / threads / threads / 2;
@@ -712,7 +715,7 @@ static int run(void)
     return all_agree() ? 0 : 1;
 }
 
-/* Whether the arguments make sense; sets what follows from them. */
+/* Checks the arguments and sets what follows from them. Returns false if they are wrong. */
 static bool prepare(void)
 {
     for (log_m = 2; log_m < 15 && 1L << (2 * log_m) < points; log_m++)

@@ -4,19 +4,22 @@
  *     hiroba cc -O3 -march=native -o fft3d fft3d.c -lm
  *     hiroba run -n 4 ./fft3d -n 128
  *
- * Read `forward` first: with `inverse`, which is its mirror, it is the whole parallel program. The
- * cube lies in planes z of rows y. Every thread has some neighbouring planes, and transforms their
- * rows and columns. For the third axis it needs a point of every plane, so between the two halves
- * all the data move: each thread fetches its rows y out of all planes into a second cube, whose
- * planes are y and whose rows are z, and transforms the columns of those. That transpose is what
- * the program is about; a barrier before it is all the synchronisation. 64^3 points are what the
- * authors of SMS measured.
+ * Read `forward` first: with `inverse`, its mirror, it is the whole parallel program. The cube consists of
+ * planes z of rows y. Each thread has some neighbouring planes, and transforms their rows and columns. The
+ * third axis needs a point of every plane, so all data move between the two halves: each thread fetches its
+ * rows y from all planes into a second cube, whose planes are y and whose rows are z, and transforms the
+ * columns there. The program is about that transpose; one barrier before it is the only synchronisation. The
+ * authors of SMS measured 64^3 points.
  *
- * The clock starts behind a first round, in which whatever is touched for the first time is touched:
- * what that costs (`-w 0`) belongs to setting up, as in the NAS benchmarks.
+ * Fitted to pages: pages are as long as what one thread reads of another's plane, so that the transpose needs
+ * few messages. Rows are announced before they are read, so that they travel while others are transformed.
+ * Only the node that reads the second cube writes it, so no page has two writers.
  *
- * What is in a plane does not depend on who computes it, so the checksum is the same on any number
- * of nodes and threads.
+ * The clock starts after a first round, which touches all memory for the first time. The cost of that (`-w
+ * 0`) is part of the set-up, as in the NAS benchmarks.
+ *
+ * The contents of a plane do not depend on the thread that computes it, so the checksum is the same on any
+ * number of nodes and threads.
  */
 
 #include "common.h"
@@ -52,7 +55,8 @@ struct complex {
 
 /* ---- One axis -------------------------------------------------------------------------------- */
 
-/* So many lines are transformed side by side, so that every loop vectorises without shuffles. */
+/* Number of lines that are transformed side by side, so that every loop vectorises without shuffles; the
+ * longest line. */
 enum { LANES = 8, POINTS_MAX = 1024 };
 
 struct lines {
@@ -62,9 +66,9 @@ struct lines {
 enum direction { FORWARD, INVERSE };
 
 static struct complex roots[POINTS_MAX]; /* exp(-2 pi i k / n) */
-static size_t place_of[POINTS_MAX];      /* where a point of the spectrum comes to lie, by its number */
+static size_t place_of[POINTS_MAX];      /* where the transform leaves point k of the spectrum */
 
-/* Where `transform` leaves the points of the spectrum of the `length` points from `first` on. */
+/* Finds where `transform` leaves the points of the spectrum of the `length` points from `first` on. */
 static void find_places(size_t first, size_t length, size_t point, size_t stride)
 {
     if (length == 1) {
@@ -76,7 +80,7 @@ static void find_places(size_t first, size_t length, size_t point, size_t stride
         find_places(first + r * part, part, point + r * stride, stride * radix);
 }
 
-/* Fills the tables; by each node for itself. */
+/* Fills the tables. Each node calls this. */
 static void prepare(void)
 {
     const double turn = 2.0 * 3.14159265358979323846 / (double)n;
@@ -85,7 +89,7 @@ static void prepare(void)
     find_places(0, (size_t)n, 0, 1);
 }
 
-/* A butterfly of four, in place, and the turn by w, w^2 and w^3 behind it (Gentleman and Sande). */
+/* A butterfly of four points in place, followed by multiplication by w, w^2 and w^3 (Gentleman and Sande). */
 static inline void butterfly(struct lines *x, size_t first, size_t part, const struct complex w[4])
 {
     double *restrict re0 = x->re[first], *restrict im0 = x->im[first];
@@ -96,7 +100,7 @@ static inline void butterfly(struct lines *x, size_t first, size_t part, const s
         double even_re = re0[l] + re2[l], even_im = im0[l] + im2[l];
         double odd_re = re0[l] - re2[l], odd_im = im0[l] - im2[l];
         double sum_re = re1[l] + re3[l], sum_im = im1[l] + im3[l];
-        double difference_re = im1[l] - im3[l], difference_im = re3[l] - re1[l]; /* by -i */
+        double difference_re = im1[l] - im3[l], difference_im = re3[l] - re1[l]; /* times -i */
         double one_re = odd_re + difference_re, one_im = odd_im + difference_im;
         double two_re = even_re - sum_re, two_im = even_im - sum_im;
         double three_re = odd_re - difference_re, three_im = odd_im - difference_im;
@@ -111,7 +115,7 @@ static inline void butterfly(struct lines *x, size_t first, size_t part, const s
     }
 }
 
-/* Transforms all lanes forward, in place; the points of the spectrum then lie at `place_of`. */
+/* Transforms all lanes forward, in place. Afterwards the points of the spectrum lie at `place_of`. */
 static void transform(struct lines *x)
 {
     const size_t points = (size_t)n;
@@ -141,8 +145,8 @@ static void transform(struct lines *x)
 /* ---- A plane --------------------------------------------------------------------------------- */
 
 /*
- * Transforms some columns of a plane. The inverse transform is the forward one with the real and
- * the imaginary parts exchanged before and behind; the values are multiplied by `scale`.
+ * Transforms some columns of a plane. The inverse transform is the forward one with the real and the
+ * imaginary parts exchanged before and after it. Multiplies the values by `scale`.
  */
 static void transform_columns(struct complex *plane, size_t column, enum direction direction,
                               double scale, struct lines *x)
@@ -165,7 +169,7 @@ static void transform_columns(struct complex *plane, size_t column, enum directi
     }
 }
 
-/* The same with some rows. */
+/* Transforms some rows of a plane in the same way. */
 static void transform_rows(struct complex *plane, size_t row, enum direction direction,
                            double scale, struct lines *x)
 {
@@ -206,14 +210,14 @@ static void transform_all_rows(struct complex *plane, enum direction direction, 
 
 enum { SUM_LOCK };
 
-/* What the threads share: two cubes, [z][y][x] and [y][z][x]. */
+/* The state that all threads share: two cubes, [z][y][x] and [y][z][x]. */
 struct shared {
     struct complex *by_z, *by_y;
     struct sums {
         uint64_t checksum;
         double energy;        /* of the spectrum */
-        double error;         /* of the largest error of a point that came back */
-        uint64_t not_numbers; /* points that came back as no number */
+        double error;         /* the largest error of a point that came back */
+        uint64_t not_numbers; /* points that came back as NaN or infinite */
     } *sums;
 };
 
@@ -222,8 +226,8 @@ static struct clocks elapsed;
 static size_t threads;
 
 /*
- * The planes of others, counted from the one behind a thread's own, so that they do not all ask one
- * node first. Says that a thread's rows of some of these will be read soon.
+ * Announces that this thread's rows of `count` planes of other threads will be read soon. Planes are counted
+ * from the one after the thread's own, so that not all threads ask one node first.
  */
 static void planes_soon(const struct complex *from, struct span own, size_t first, size_t count)
 {
@@ -235,7 +239,7 @@ static void planes_soon(const struct complex *from, struct span own, size_t firs
     read_all_soon(&soon);
 }
 
-/* So many are told of in advance: what may be under way at once. */
+/* The number of planes to announce in advance: as many as may travel at once. */
 static size_t planes_ahead(struct span own)
 {
     size_t planes = ((size_t)4 << 20) / (length_of(own) * (size_t)n * sizeof(struct complex));
@@ -243,8 +247,8 @@ static size_t planes_ahead(struct span own)
 }
 
 /*
- * Plane `plane` of the one cube is row `plane` of all planes of the other, one's own first. With the
- * first plane come all rows of others that a thread needs: it tells of them as it reads.
+ * Copies row `plane` of all planes of one cube to plane `plane` of the other, own planes first. The first
+ * plane fetches all rows of other threads that this thread needs, and announces them as it reads.
  */
 static void gather(struct complex *to, const struct complex *from, struct span own, size_t plane)
 {
@@ -291,7 +295,7 @@ static void inverse(const struct shared *s, struct lines *x)
     }
 }
 
-/* What a point is at the beginning, by its place in the cube: random, from -1/2 to 1/2. */
+/* The value of a point at the start, from its place in the cube: random, from -1/2 to 1/2. */
 static struct complex original(size_t place)
 {
     double re = (double)(scattered(2 * place) >> 11) * 0x1p-53;
@@ -299,7 +303,7 @@ static struct complex original(size_t place)
     return (struct complex){re - 0.5, im - 0.5};
 }
 
-/* Fills this thread's planes of the one cube, and takes its part of the other. */
+/* Fills this thread's planes of the first cube, and touches its part of the second. */
 static void fill(const struct shared *s)
 {
     const size_t plane = (size_t)n * (size_t)n;
@@ -315,7 +319,7 @@ static double square(struct complex value)
     return value.re * value.re + value.im * value.im;
 }
 
-/* Adds up the spectrum that this thread has found. */
+/* Adds up this thread's part of the spectrum. */
 static struct sums sum_of_spectrum(const struct shared *s)
 {
     const size_t plane = (size_t)n * (size_t)n;
@@ -329,7 +333,7 @@ static struct sums sum_of_spectrum(const struct shared *s)
     return sums;
 }
 
-/* Holds all points that the thread behind this one has found against the original. */
+/* Compares all points that the next thread has computed with the original. */
 static void test(const struct shared *s, struct sums sums)
 {
     const size_t plane = (size_t)n * (size_t)n, count = thread_count();
@@ -348,7 +352,7 @@ static void test(const struct shared *s, struct sums sums)
     unlock(SUM_LOCK);
 }
 
-/* Adds the time since a moment, on the thread of a node that keeps it. */
+/* Adds the time since `begin`, on the thread that keeps the time of its node. */
 static void keep_time(struct clocks begin)
 {
     if (!keeps_time())
@@ -402,7 +406,7 @@ static void work(void *argument)
 
 enum { SAMPLES = 16 };
 
-/* The points of the spectrum that are computed again: corners, and points here and there. */
+/* The sampled points of the spectrum: corners, and points spread over the cube. */
 static void sample_at(size_t sample, size_t k[3])
 {
     for (size_t axis = 0; axis < 3; axis++) {
@@ -419,11 +423,11 @@ static struct complex plus_product(struct complex sum, struct complex a, struct 
     return sum;
 }
 
-/* Holds some points of the spectrum against the sums that define them, over the original. */
+/* Compares some points of the spectrum with the sums that define them, over the original. */
 static void check_samples(const struct shared *s)
 {
     const size_t points = (size_t)n;
-    /* Rounding grows with the root of what is summed, here with room for the logarithm. */
+    /* Rounding grows with the square root of the number of terms; this leaves room for the logarithm. */
     const double bound = 1e-14 * (double)n * sqrt((double)n) * 10.0;
     struct complex sums[SAMPLES] = {{0.0, 0.0}};
     static struct complex row[POINTS_MAX];
@@ -455,7 +459,7 @@ static bool check(const struct shared *s)
     const size_t points = (size_t)n * (size_t)n * (size_t)n;
     double energy = 0.0;
     if (complaint[0] != '\0')
-        return false; /* a point of the spectrum is wrong */
+        return false; /* a sampled point of the spectrum is wrong */
     if (s->sums->not_numbers != 0)
         return complain("%llu points came back as no number",
                         (unsigned long long)s->sums->not_numbers);
@@ -474,7 +478,7 @@ static bool check(const struct shared *s)
 static bool share(struct shared *s)
 {
     size_t bytes = (size_t)n * (size_t)n * (size_t)n * sizeof(struct complex);
-    /* What a node reads of a plane of another's: its rows, which lie together. */
+    /* What a node reads of another node's plane: its rows, which are contiguous. */
     size_t unit_bytes =
         power_below((size_t)n / (size_t)nodes * (size_t)n * sizeof(struct complex));
     s->by_z = shared_in_units(bytes, unit_bytes);

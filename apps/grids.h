@@ -1,10 +1,10 @@
 /*
- * Grids whose rows many threads have: what `multigrid.h` computes on.
+ * Grids whose rows are divided among many threads; `multigrid.h` computes on them.
  *
- * Every thread has a block of rows of each grid, and reads some of those beside it. Read `lay_out`
- * first: it puts the rows that others read next to each other in memory, of all grids that are
- * written at the same time. So a neighbour fetches one run of memory behind a barrier, and not a
- * piece of each grid, and what nobody else reads never travels.
+ * Each thread has a block of rows of each grid, and reads some rows of its neighbours. Read `lay_out` first:
+ * it stores the rows that other threads read contiguously, for all grids that are written at the same time.
+ * So after a barrier a neighbour fetches one run of memory instead of a piece of each grid, and rows that no
+ * other thread reads never travel.
  */
 #ifndef HIROBA_APPS_GRIDS_H
 #define HIROBA_APPS_GRIDS_H
@@ -13,7 +13,7 @@
 
 /* ---- Threads --------------------------------------------------------------------------------- */
 
-/* Who computes: one of the threads, or alone once more for the checks. */
+/* A thread of the team that computes. The checks use a team of one. */
 struct team {
     size_t index, count;
     bool is_real;
@@ -25,13 +25,13 @@ static void meet(const struct team *team)
         barrier();
 }
 
-/* The largest grid that each thread relaxes whole has so many rows and columns of cells. There are
- * no more threads than that. */
+/* Rows and columns of cells of the largest grid that each thread relaxes whole; also the limit for the
+ * number of threads. */
 static size_t gathered_cells;
 enum { MOST_GATHERED = 64 };
 
-/* A thread's rows, from 1, of a grid no smaller than that: whole ones of that, so that the rows of
- * which it makes a coarser grid's are its own. */
+/* The rows of a thread, counted from 1, in a grid of at least `gathered_cells` rows. They are whole rows
+ * of that grid, so a thread makes its rows of a coarser grid from its own rows only. */
 static struct span rows_of(size_t rows, const struct team *team, size_t index)
 {
     struct span span = share_of(gathered_cells, index, team->count);
@@ -41,7 +41,7 @@ static struct span rows_of(size_t rows, const struct team *team, size_t index)
 
 /* ---- Private memory -------------------------------------------------------------------------- */
 
-/* A thread's own memory, which lives until the program ends. */
+/* Allocates private memory of a thread, which lives until the program ends. */
 static void *private_zeroed(size_t bytes)
 {
     const size_t line = 64;
@@ -66,16 +66,15 @@ static double **private_rows(size_t rows, size_t width)
 /* ---- Layout ---------------------------------------------------------------------------------- */
 
 /*
- * The rows of a grid, 0 to rows + 1. In `all` are those of all threads, as they were at the last
- * barrier; in `own` this thread's and private ones beside them. In `known` are those of `own` that
- * this thread has computed as well as their owners have, as far as `know` was told, and else those
- * of `all`.
+ * Pointers to the rows of a grid, 0 to rows + 1. `all` has the rows of all threads as of the last barrier.
+ * `own` has this thread's rows and private rows beside them. `known` has the rows of `own` that this thread
+ * has computed exactly as their owners have (see `know`), and otherwise the rows of `all`.
  */
 struct grid {
     double **all, **own, **known;
 };
 
-/* What of a grid other threads read: rows so far from their own. */
+/* The rows of a grid that other threads read, by their distance from the reader's own rows. */
 struct reach {
     size_t nearest, farthest;
 };
@@ -83,18 +82,18 @@ struct reach {
 static const struct reach NOWHERE = {1, 0}, EVERYWHERE = {1, SIZE_MAX};
 
 /*
- * The memory of all grids. Each thread has a part of it. At the front of that is what others read,
- * in the order in which they do, so that it is a few runs of memory and not a piece of each grid:
- * these travel, while what is behind them does not. Without memory only sizes are found.
+ * The memory of all grids. Each thread has a part of it. The front of a part has the rows that other threads
+ * read, in the order in which they read them, as a few runs of memory instead of a piece of each grid. Only
+ * the front travels. While `memory` is NULL only sizes are found.
  */
 struct arena {
     double *memory;
-    size_t part, front;          /* doubles of each part, and of its front */
-    size_t read[MOST_GATHERED];  /* that are taken, by thread: in the front, */
-    size_t unread[MOST_GATHERED]; /* and behind it */
+    size_t part, front;          /* doubles in each part, and in its front */
+    size_t read[MOST_GATHERED];  /* doubles taken by each thread in the front */
+    size_t unread[MOST_GATHERED]; /* doubles taken by each thread after the front */
 };
 
-enum { UNIT = 65536 }; /* of what travels at once, in bytes */
+enum { UNIT = 65536 }; /* of coherence, in bytes */
 
 static size_t in_units(size_t doubles)
 {
@@ -102,14 +101,14 @@ static size_t in_units(size_t doubles)
     return (doubles + unit - 1) / unit * unit;
 }
 
-/* What is taken next is written at another time than what was before: it shares no unit with it. */
+/* Starts a new unit: the rows laid out next are written at another time than the ones before. */
 static void begin_unit(struct arena *arena)
 {
     for (size_t thread = 0; thread < MOST_GATHERED; thread++)
         arena->read[thread] = in_units(arena->read[thread]);
 }
 
-/* Finds what the parts must hold, after all grids were laid out. */
+/* Finds the sizes of the parts, after all grids are laid out. */
 static void measure(struct arena *arena)
 {
     size_t behind = 0;
@@ -121,7 +120,7 @@ static void measure(struct arena *arena)
     arena->part = arena->front + in_units(behind);
 }
 
-/* Whether another thread than its own reads a row. */
+/* Returns true if another thread reads the row. */
 static bool is_read(size_t row, size_t rows, const struct team *team, struct reach reach)
 {
     for (size_t thread = 0; thread < team->count; thread++) {
@@ -135,8 +134,8 @@ static bool is_read(size_t row, size_t rows, const struct team *team, struct rea
     return false;
 }
 
-/* The rows of a grid, and so many private ones beside this thread's own; those at the walls are a
- * row of zeros. */
+/* Lays out the rows of a grid, with `beside` private rows on each side of this thread's own. The rows at
+ * the walls are zeros. */
 static struct grid lay_out(struct arena *arena, const struct team *team, size_t rows, size_t width,
                            size_t beside, struct reach reach)
 {

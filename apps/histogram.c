@@ -1,17 +1,20 @@
 /*
- * histogram: what a text consists of, counted by all threads.
+ * histogram: counts the bytes of a text and the lengths of its words, with all threads.
  *
  *     hiroba cc -O3 -o histogram histogram.c
  *     hiroba run -n 4 ./histogram FILE
  *
- * Read `work` first: it is the whole parallel program. Every thread reads one piece of the file, by
- * pread(2) straight into memory that all nodes share, so that the kernel itself stores to pages
- * which may not be here; then it counts the bytes of its piece and the words that begin there. A
- * word may go on in the next piece, so nobody counts before all have read. Counts are made in
- * private and added to the shared ones under a lock, once a thread.
+ * Read `work` first: it is the whole parallel program. Each thread reads one piece of the file with pread(2)
+ * straight into shared memory, so the kernel itself stores to pages that may be on another node. Then the
+ * thread counts the bytes of its piece and the words that start there. A word may continue in the next piece,
+ * so counting starts when all threads have read.
  *
- * The text is taken for UTF-8: a word is letters, of which every character beyond ASCII is taken
- * for one, with single apostrophes between them. Words are as long as they have characters.
+ * Fitted to pages: each thread reads its piece of the file into pages that no other thread writes, except
+ * where two pieces meet. A thread counts in private memory and adds its counts under one lock at the end, so
+ * the shared counts travel once for each thread and not once for each word.
+ *
+ * The text is taken as UTF-8. A word consists of letters with single apostrophes between them; every
+ * character beyond ASCII counts as a letter. The length of a word is its number of characters.
  */
 
 #include "common.h"
@@ -37,7 +40,7 @@ static void print_help(void)
 
 /* ---- Counting -------------------------------------------------------------------------------- */
 
-/* Longer words are counted together, in the last place. */
+/* Longer words are counted together, at the last index. */
 enum { LENGTHS = 32 };
 
 struct counts {
@@ -50,7 +53,7 @@ static bool is_letter(unsigned char byte)
     return byte >= 0x80 || (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z');
 }
 
-/* Whether the byte belongs to a word: a letter, or an apostrophe between two. */
+/* Returns true if the byte belongs to a word: if it is a letter, or an apostrophe between two letters. */
 static bool is_in_word(const unsigned char *text, size_t size, size_t place)
 {
     if (text[place] != '\'')
@@ -58,7 +61,7 @@ static bool is_in_word(const unsigned char *text, size_t size, size_t place)
     return place > 0 && is_letter(text[place - 1]) && place + 1 < size && is_letter(text[place + 1]);
 }
 
-/* Counts the bytes of a piece of the text, and the words that begin there. */
+/* Counts the bytes of a piece of the text and the words that start there. */
 static void count(const unsigned char *text, size_t size, struct span piece, struct counts *counts)
 {
     for (size_t place = piece.first; place < piece.end; place++) {
@@ -68,7 +71,7 @@ static void count(const unsigned char *text, size_t size, struct span piece, str
         size_t characters = 0;
         for (size_t end = place; end < size && is_in_word(text, size, end); end++)
             characters += (text[end] & 0xc0) != 0x80; /* not the middle of a character */
-        /* A word of continuation bytes alone is no UTF-8; it is counted as one character. */
+        /* A word of continuation bytes only is not UTF-8; it counts as one character. */
         characters += characters == 0;
         counts->words[characters < LENGTHS ? characters : LENGTHS]++;
     }
@@ -78,7 +81,7 @@ static void count(const unsigned char *text, size_t size, struct span piece, str
 
 enum { SUM_LOCK };
 
-/* What the threads share, and where they read it from. */
+/* The state that all threads share, and the file that they read. */
 struct shared {
     unsigned char *text;
     size_t size;
@@ -91,7 +94,7 @@ static double reading;
 static struct clocks elapsed;
 static size_t threads;
 
-/* Reads a piece of the file into shared memory; how many of its bytes could not be read. */
+/* Reads a piece of the file into shared memory. Returns the number of bytes that could not be read. */
 static size_t read_piece(const struct shared *s, struct span piece)
 {
     size_t place = piece.first;
@@ -135,10 +138,10 @@ static void work(void *argument)
 
 /* ---- Verdict --------------------------------------------------------------------------------- */
 
-/* A word that is being read, byte by byte. */
+/* A word that is being read byte by byte. */
 struct word {
     size_t characters, bytes;
-    bool apostrophe; /* held back: it belongs to the word if a letter comes next */
+    bool apostrophe; /* pending: it belongs to the word if a letter follows */
 };
 
 static void end_word(struct word *word, struct counts *counts)
@@ -149,7 +152,7 @@ static void end_word(struct word *word, struct counts *counts)
     *word = (struct word){0, 0, false};
 }
 
-/* Counts a stream from its beginning to its end, another way than the threads do. */
+/* Counts a stream from start to end, by another method than the threads. */
 static bool count_stream(FILE *file, struct counts *counts)
 {
     struct word word = {0, 0, false};
@@ -220,7 +223,7 @@ static bool parse(int argc, char **argv, bool *help)
 static bool open_text(struct shared *s)
 {
     struct stat status;
-    s->file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not make it wait */
+    s->file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* do not wait on a pipe */
     if (s->file < 0 || fstat(s->file, &status) != 0)
         return complain("%.200s: %s", path, strerror(errno));
     if (!S_ISREG(status.st_mode))
@@ -230,7 +233,7 @@ static bool open_text(struct shared *s)
     return true;
 }
 
-/* Allocates what the nodes share; every node must have found the same file. */
+/* Allocates the shared memory. Every node must have found the same file. */
 static bool share(struct shared *s)
 {
     uint64_t *sizes = shared_zeroed((size_t)nodes * sizeof *sizes);

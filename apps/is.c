@@ -4,15 +4,18 @@
  *     hiroba cc -O3 -march=native -o is is.c -lm
  *     hiroba run -n 4 ./is -c A
  *
- * Read `rank` first: it is the whole parallel program. A key's rank is how many keys are smaller or
- * equal (RNR-94-007, section 2.2.5 and 2.3.4). Every thread counts its own share of the keys, and
- * then ranks its own range of their values, for which it needs what all others have counted there.
- * So each leaves for each other one piece of its counts, a barrier follows, and each adds up the
- * pieces left for it: of all that is counted, only what another needs is shared, and in bytes, as
- * long as the counts of a piece are small.
+ * Read `rank` first: it is the whole parallel program. The rank of a key is the number of smaller or equal
+ * keys (RNR-94-007, section 2.2.5 and 2.3.4). Each thread counts its share of the keys, and then ranks its
+ * range of their values, for which it needs the counts of all other threads in that range. So each thread
+ * leaves one piece of its counts for each other thread; after a barrier each adds up the pieces left for it.
+ * Only the counts that another thread needs are shared, as bytes while they are small.
  *
- * Ten times, with two keys changed each time; afterwards the ranks sort the keys, and they must
- * come out sorted. All is whole numbers: the checksum is the same on any number of nodes.
+ * Fitted to pages: each thread leaves what one other thread needs in one piece, in pages as long as that
+ * piece, so that a piece travels in one message. Counts are stored in bytes while they fit, which makes
+ * pieces short. One barrier separates leaving the pieces from reading them.
+ *
+ * The program ranks the keys ten times and changes two keys each time. Then it sorts the keys by their ranks
+ * and checks the order. All numbers are integers, so the checksum is the same on any number of nodes.
  */
 
 #include "common.h"
@@ -41,13 +44,13 @@ static void print_help(void)
 
 enum { ITERATIONS = 10, TESTS = 5 };
 
-/* The classes, with the official partial verification: where the tested keys lie, and their ranks. */
+/* The classes, with the official partial verification: the indices of the tested keys, and their ranks. */
 struct problem {
     unsigned log2_keys, log2_values;
     size_t places[TESTS];
     int64_t ranks[TESTS];
-    int rising, late; /* how many ranks grow as keys are changed, and when those begin to */
-    int late_falling; /* when the others begin to shrink */
+    int rising, late; /* how many ranks grow as keys change, and from which iteration */
+    int late_falling; /* from which iteration the others shrink */
 };
 
 static const struct problem PROBLEMS[] = {
@@ -82,38 +85,38 @@ static int64_t official_rank(int test, int iteration)
 
 enum { SUM_LOCK };
 
-/* What the threads share. */
+/* The state that all threads share. */
 struct shared {
     uint32_t *keys;
-    uint32_t *pieces; /* [thread that counted][value]: room for how many of its keys have the value */
-    struct piece *heads; /* [thread that counted][range]: of the piece that lies at the range */
-    uint32_t *ranks;  /* [value]: how many keys are smaller */
+    uint32_t *pieces; /* [thread that counted][value]: room for the number of its keys with that value */
+    struct piece *heads; /* [thread that counted][range]: the head of the piece at that range */
+    uint32_t *ranks;  /* [value]: the number of smaller keys */
     uint32_t *sorted;
     struct sums {
         uint64_t checksum;
-        uint64_t right;         /* ranks of tested keys that are the official ones */
+        uint64_t right;         /* tested keys with the official rank */
         uint64_t unsorted;      /* neighbours in the wrong order */
-        uint64_t keys, sorted;  /* fingerprints of them, whatever their order */
+        uint64_t keys, sorted;  /* sums of fingerprints, independent of the order */
     } *sums;
 };
 
-/* What a thread leaves with its counts of a range of values. */
+/* The head of the counts that a thread leaves for one range of values. */
 struct piece {
-    uint32_t below;     /* how many of its keys are below the range */
-    uint32_t is_narrow; /* the counts are bytes */
+    uint32_t below;     /* the number of the thread's keys below the range */
+    uint32_t is_narrow; /* true if the counts are bytes */
 };
 
-/* A thread's row of `heads` lies on pages of its own. */
+/* With this many heads, a thread's row of `heads` has pages of its own. */
 enum { RANGES_MAX = 1024 };
 
-/* The numbers of the keys that are tested. */
+/* The values of the tested keys. */
 static uint32_t tested[TESTS];
 
 static double set_up;
 static struct clocks elapsed;
 static size_t threads;
 
-/* Whether all counts fit into bytes. */
+/* Returns true if all counts fit into bytes. */
 static bool are_narrow(const uint32_t *counts, size_t length)
 {
     uint32_t bits = 0;
@@ -122,7 +125,7 @@ static bool are_narrow(const uint32_t *counts, size_t length)
     return bits <= UINT8_MAX;
 }
 
-/* Leaves what this thread has counted for the threads that need it. */
+/* Leaves this thread's counts for the threads that need them. */
 static void leave_pieces(const struct shared *s, const uint32_t *counts)
 {
     const size_t count = thread_count(), thread = thread_number();
@@ -146,7 +149,7 @@ static void leave_pieces(const struct shared *s, const uint32_t *counts)
     }
 }
 
-/* Adds to this thread's counts of its range those that another has left for it. */
+/* Adds the counts that another thread has left for this thread's range to its own. */
 static void add_piece(const struct shared *s, size_t from, struct span range, uint32_t *counts)
 {
     const size_t length = length_of(range);
@@ -159,7 +162,7 @@ static void add_piece(const struct shared *s, size_t from, struct span range, ui
         counts[range.first + i] += piece[i];
 }
 
-/* Ranks all keys; `counts` is this thread's room for a count of each value. Collective. */
+/* Ranks all keys. `counts` is this thread's memory for one count for each value. Collective. */
 static void rank(const struct shared *s, uint32_t *restrict counts)
 {
     const size_t count = thread_count(), thread = thread_number();
@@ -171,7 +174,7 @@ static void rank(const struct shared *s, uint32_t *restrict counts)
     barrier();
     uint32_t smaller = 0;
     for (size_t i = 0; i < count; i++) {
-        size_t from = (thread + i) % count; /* each begins with itself: not all with one */
+        size_t from = (thread + i) % count; /* each starts with itself: not all ask one node */
         if (from != thread)
             add_piece(s, from, range, counts);
         smaller += s->heads[from * RANGES_MAX + thread].below;
@@ -180,10 +183,10 @@ static void rank(const struct shared *s, uint32_t *restrict counts)
         s->ranks[value] = smaller;
         smaller += counts[value];
     }
-    barrier(); /* nobody counts anew while another still adds up */
+    barrier(); /* no thread counts again while another one still adds up */
 }
 
-/* Changes two keys, as each iteration does. By the threads that have them. */
+/* Changes two keys, as each iteration does. Done by the threads that own the keys. */
 static void change(const struct shared *s, int iteration)
 {
     const struct span own = own_share(key_count());
@@ -194,7 +197,7 @@ static void change(const struct shared *s, int iteration)
             s->keys[places[i]] = values[i];
 }
 
-/* How many of the tested keys that this thread has ranked have their official rank. */
+/* Returns the number of tested keys that this thread has ranked and that have their official rank. */
 static uint64_t test_ranks(const struct shared *s, int iteration)
 {
     const struct span range = own_share(value_count());
@@ -218,7 +221,7 @@ static void fill(const struct shared *s)
     }
 }
 
-/* Sorts the keys whose values this thread has ranked: they have places of their own. */
+/* Sorts the keys whose values this thread has ranked. They go to places that no other thread writes. */
 static void sort(const struct shared *s, uint32_t *next)
 {
     const struct span range = own_share(value_count());
@@ -232,7 +235,7 @@ static void sort(const struct shared *s, uint32_t *next)
     }
 }
 
-/* Looks at a share of the sorted keys, and adds up what this thread has found. */
+/* Checks a share of the sorted keys and adds up the results. */
 static void test(const struct shared *s, uint64_t right)
 {
     const struct span own = own_share(key_count()), range = own_share(value_count());
@@ -267,7 +270,7 @@ static void work(void *argument)
         for (int i = 0; i < TESTS; i++)
             tested[i] = s->keys[problem->places[i]];
     change(s, 1);
-    rank(s, counts); /* once more than is measured: what is touched first is no part of that */
+    rank(s, counts); /* not measured: the first touch of each page belongs to the set-up */
     struct clocks begin = clocks();
     for (int iteration = 1; iteration <= ITERATIONS; iteration++) {
         change(s, iteration);

@@ -4,19 +4,22 @@
  *     hiroba cc -O3 -march=native -o jacobi jacobi.c -lm
  *     hiroba run -n 4 ./jacobi -i data/seattle-hourly-normals.txt -o plate.png
  *
- * Read `relax` first: it is the whole parallel program. A step replaces every inner point by the
- * mean of its four neighbours (Jacobi's iteration for Laplace's equation; the same as diffusion in
- * steps of a quarter of the points' distance squared). There are two copies of the plate, read and
- * written in turn; every thread writes a block of rows and reads one row more at either side. So
- * one barrier a step is all the synchronisation there is, and nothing says where memory should
- * lie: whoever writes a page first has it.
+ * Read `relax` first: it is the whole parallel program. A step replaces every inner point by the mean of its
+ * four neighbours (Jacobi's iteration for Laplace's equation, which is diffusion in time steps of a quarter
+ * of the squared distance of points). There are two copies of the plate; steps read and write them
+ * alternately. Each thread writes a block of rows and reads one more row on each side, so one barrier in each
+ * step is the only synchronisation.
  *
- * The edge is a year, clockwise from the top left corner: normal temperatures of every hour. In the
- * beginning each inner point is a blend of the four edge points that it sees along its row and
- * column (a Coons patch), which the steps then smooth out.
+ * Fitted to pages: the layout is not fitted: the rows of a thread are contiguous, so only the pages where two
+ * blocks meet have two users. The two copies remove one of two barriers in each step, and a reader and a
+ * writer never use the same copy of a row at once.
  *
- * No result depends on how many threads there are: each point is computed from the same four in
- * the same order, and sums run along rows and then over rows.
+ * The edge is a year, clockwise from the top left corner: normal temperatures of every hour. At the start
+ * each inner point is a blend of the four edge points in its row and column (a Coons patch), which the steps
+ * then smooth.
+ *
+ * No result depends on the number of threads: each point is computed from the same four points in the same
+ * order, and sums run along rows and then over rows.
  */
 
 #include "common.h"
@@ -54,7 +57,7 @@ static void print_help(void)
 
 /* ---- The edge -------------------------------------------------------------------------------- */
 
-/* The temperatures as they were read: private memory, the same on every node. */
+/* The temperatures as read: private memory with the same contents on every node. */
 static double *readings = NULL;
 static size_t readings_count = 0;
 enum { READINGS_MAX = 1000 * 1000 };
@@ -117,7 +120,7 @@ static void make_wave(void)
     }
 }
 
-/* Spreads the readings evenly over the edge, the last one being followed by the first. */
+/* Spreads the readings evenly over the edge. The first reading follows the last one. */
 static bool make_edge(void)
 {
     size_t points = 4 * (size_t)(n - 1);
@@ -146,7 +149,7 @@ static double right(size_t row) { return edge[(size_t)(n - 1) + row]; }
 static double bottom(size_t column) { return edge[3 * (size_t)(n - 1) - column]; }
 static double left(size_t row) { return row == 0 ? edge[0] : edge[4 * (size_t)(n - 1) - row]; }
 
-/* The temperature of a point before the first step; on the edge it is that for ever. */
+/* The temperature of a point before the first step. Points of the edge keep it. */
 static double initial(size_t row, size_t column)
 {
     const size_t last = (size_t)(n - 1);
@@ -166,13 +169,13 @@ static double initial(size_t row, size_t column)
 
 enum { SUM_LOCK };
 
-/* What the threads share. */
+/* The state that all threads share. */
 struct plate {
     double *copies[2];
     double *row_energy; /* of each row */
     struct sums {
-        uint64_t checksum, outside; /* points that are colder or hotter than all of the edge */
-        double residual;            /* the most that one more step would change a point by */
+        uint64_t checksum, outside; /* points that are colder or hotter than the whole edge */
+        double residual;            /* the largest change of a point in one more step */
     } *sums;
 };
 
@@ -180,7 +183,7 @@ static double set_up, energy_before, energy_after;
 static struct clocks elapsed;
 static size_t threads;
 
-/* One row of a step: each inner point becomes the mean of its neighbours. */
+/* Computes one row of a step: each inner point becomes the mean of its neighbours. */
 static void relax_row(double *restrict to, const double *restrict above,
                       const double *restrict row, const double *restrict below, size_t columns)
 {
@@ -218,8 +221,8 @@ static void fill(double *plate, struct span rows)
 }
 
 /*
- * Half the sum of the squared differences of neighbours: what diffusion makes less of, step by step
- * (Dirichlet's energy). Collective.
+ * Half the sum of the squared differences of neighbours (Dirichlet's energy), which each step of diffusion
+ * reduces. Collective.
  */
 static double energy(const struct plate *p, struct span rows, const double *plate)
 {
@@ -236,11 +239,11 @@ static double energy(const struct plate *p, struct span rows, const double *plat
     double sum = 0.0;
     for (size_t i = 0; i < (size_t)n; i++)
         sum += p->row_energy[i];
-    barrier(); /* nobody overwrites what another still adds up */
+    barrier(); /* no thread overwrites what another one still adds up */
     return sum;
 }
 
-/* Adds up a thread's rows for the verdict. */
+/* Adds up a thread's rows for the checks. */
 static void add_up(const struct plate *p, struct span rows, const double *plate)
 {
     struct sums own = {0, 0, 0.0};
@@ -294,7 +297,7 @@ static void work(void *argument)
 
 /* ---- Verdict --------------------------------------------------------------------------------- */
 
-/* The points from `reach` before the first to `reach` behind the last, as far as there are any. */
+/* The points from `reach` before the first to `reach` after the last, as far as they exist. */
 static struct span widened(struct span points, size_t reach)
 {
     size_t last = (size_t)n - points.end;
@@ -303,9 +306,9 @@ static struct span widened(struct span points, size_t reach)
 }
 
 /*
- * Holds some rows and columns against a computation of this thread's own. What they are after s
- * steps depends on nothing that is further away than s points: so that is all which is computed
- * again, from the beginning, and the result must be the same to the last bit.
+ * Compares some rows and columns with a separate computation by this thread. After s steps a point depends
+ * only on points at a distance of at most s. So only these are computed again from the start, and the result
+ * must have the same bits.
  */
 static bool check_part(const struct plate *p, struct span rows, struct span columns)
 {
@@ -321,7 +324,7 @@ static bool check_part(const struct plate *p, struct span rows, struct span colu
         for (size_t j = 0; j < width; j++)
             copies[0][i * width + j] = copies[1][i * width + j] =
                 initial(all_rows.first + i, all_columns.first + j);
-    for (long step = 0; step < steps && good; step++) /* what its rim gets wrong stays outside */
+    for (long step = 0; step < steps && good; step++) /* errors at the rim do not reach the compared points */
         for (size_t i = 1; i + 1 < height; i++)
             relax_row(copies[1 - step % 2] + i * width, copies[step % 2] + (i - 1) * width,
                       copies[step % 2] + i * width, copies[step % 2] + (i + 1) * width, width);
@@ -339,12 +342,12 @@ static bool check_part(const struct plate *p, struct span rows, struct span colu
     return good;
 }
 
-/* Up to so many updates of points (a second or so) all of the plate is computed again. */
+/* Up to this many updates of points (about a second), the check computes the whole plate again. */
 static const double UPDATES_CHECKED = 1e9;
-/* Else so many places, of this size, where the blocks of two threads meet. */
+/* Otherwise it computes this many places of this size, where the blocks of two threads meet. */
 enum { PLACES = 8, PLACE = 4 };
 
-/* The first place is checked even if that takes as long as all steps did on one thread. */
+/* Checks the points. The first place is checked even if that takes as long as all steps on one thread. */
 static bool check_points(const struct plate *p)
 {
     double points = (double)n * (double)n, edge = 2.0 * (double)steps + 2 * PLACE + 1;
@@ -370,7 +373,7 @@ static bool check(const struct plate *p)
     if (p->sums->outside != 0)
         return complain("%llu points are colder or hotter than all of the edge",
                         (unsigned long long)p->sums->outside);
-    /* A step cannot raise the energy; sums of n * n terms are off by their rounding. */
+    /* A step cannot raise the energy; the tolerance is the rounding of sums of n * n terms. */
     if (!(energy_after <= energy_before * (1.0 + 1e-12 * (double)n)))
         return complain("the energy rose from %.17g to %.17g", energy_before, energy_after);
     return check_points(p);
@@ -381,9 +384,9 @@ static bool check(const struct plate *p)
 static double shown_coldest, shown_hottest;
 
 /*
- * From cold to hot, 0 to 1: a path through the colour space Oklab (B. Ottosson, 2020) along which
- * lightness rises evenly while the hue turns from blue over red to yellow, so that equal
- * differences of temperature look equal.
+ * Colours from cold to hot, 0 to 1: a path through the colour space Oklab (B. Ottosson, 2020) along which
+ * lightness rises evenly while the hue turns from blue over red to yellow, so that equal differences of
+ * temperature look equal.
  */
 static struct light temperature_colour(double share)
 {
@@ -399,7 +402,7 @@ static struct light temperature_colour(double share)
                           -0.0041960863 * l - 0.7034186147 * m + 1.7076147010 * s};
 }
 
-/* Temperatures as colours, with a line for each twentieth of their range. */
+/* The colours of temperatures, with a line at each twentieth of their range. */
 static struct light colour(const void *data, size_t row, size_t column)
 {
     const double *plate = data;
@@ -412,12 +415,13 @@ static struct light colour(const void *data, size_t row, size_t column)
     double down = scale * (plate[(row + 1) * (size_t)n + column] - shown_coldest);
     bool crossed = floor(20.0 * here) != floor(20.0 * along) ||
                    floor(20.0 * here) != floor(20.0 * down);
-    /* Where lines would crowd they would hide the colours. */
+    /* Lines that are too close to each other would hide the colours. */
     bool crowded = 20.0 * hypot(along - here, down - here) > 0.1;
     return crossed && !crowded ? mixed(light, (struct light){0.0, 0.0, 0.0}, 0.4) : light;
 }
 
-/* The colours span what is found inside: a day's ups and downs on the edge would pale the rest. */
+/* Draws the plate. The colours span the range inside, because the daily changes on the edge would make the
+ * rest pale. */
 static bool draw(const double *plate)
 {
     size_t margin = (size_t)n / 32 + 1, end = (size_t)n - margin;

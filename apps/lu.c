@@ -4,17 +4,21 @@
  *     hiroba cc -O3 -march=native -o lu lu.c -lm
  *     hiroba run -n 4 ./lu -n 2048
  *
- * Read `factor` first: it is the whole parallel program. Step k makes column k of blocks: it factors
- * the block on the diagonal and divides by it those below. What these and the blocks of row k
- * multiply to is subtracted from all blocks behind. Threads have columns in turn, so that all have work
- * until the end, and each column is written by one thread alone. Nobody meets at a barrier: who makes
- * a column holds its lock until then, and who needs it asks for the lock. Threads subtract one step
- * behind, but for the column that they make next: so a column is made early, and travels to others
- * while they still subtract the one before.
+ * Read `factor` first: it is the whole parallel program. Step k makes column k of blocks: it factors the
+ * block on the diagonal and divides the blocks below by it. The products of these with the blocks of row k
+ * are subtracted from all later columns. Threads own columns in turn, so that all have work until the end,
+ * and each column is written by one thread only. There are no barriers: the thread that makes a column holds
+ * its lock until the column is made, and a thread that needs it acquires the lock. Threads subtract one step
+ * late, except for the column that they make next. So a column is made early, and travels to others while
+ * they still subtract the one before.
  *
- * A block's elements lie together, and so do the blocks of a column, from top to bottom: what a
- * thread reads of another's is one piece. There is no pivoting; the diagonal is large enough to do
- * without.
+ * Fitted to pages: the blocks of a column are contiguous, in pages of 4 to 64 KiB by the column's height, so
+ * that few messages fetch a column. Each column has one writer. A lock for each column replaces barriers: a
+ * thread waits only for the column that it needs, and announces the column before it reads.
+ *
+ * The elements of a block are contiguous, and so are the blocks of a column, from top to bottom: a thread
+ * reads one contiguous piece of another thread's memory. There is no pivoting, because the diagonal is large
+ * enough.
  */
 
 #include "common.h"
@@ -45,8 +49,8 @@ static void print_help(void)
 /* ---- The matrix ------------------------------------------------------------------------------ */
 
 static size_t threads, blocks;  /* blocks along an edge */
-static size_t height, section;  /* doubles of a column of blocks, and of all those of a thread */
-static size_t unit_bytes;       /* what travels at once: not more than a column */
+static size_t height, section;  /* doubles in a column of blocks, and in all columns of a thread */
+static size_t unit_bytes;       /* what travels at once: at most a column */
 
 /* Column j of blocks belongs to the thread j modulo `threads`. */
 static size_t owner_of(size_t j)
@@ -54,13 +58,13 @@ static size_t owner_of(size_t j)
     return j % threads;
 }
 
-/* Where a block begins; its elements stand row by row. */
+/* The address of a block, whose elements are stored row by row. */
 static double *block_at(double *matrix, size_t i, size_t j)
 {
     return matrix + owner_of(j) * section + j / threads * height + i * (size_t)(edge * edge);
 }
 
-/* An element of the matrix that is to be factored; each row's diagonal outweighs the rest. */
+/* An element of the matrix to be factored. The diagonal element of each row outweighs the rest of the row. */
 static double element(size_t row, size_t column)
 {
     uint64_t bits = scattered((uint64_t)row * (uint64_t)n + column);
@@ -70,22 +74,22 @@ static double element(size_t row, size_t column)
 
 /* ---- Blocks ---------------------------------------------------------------------------------- */
 
-/* Doubles that are worked on at once, as GCC and Clang know them. */
+/* Doubles that are computed at once, as a vector type of GCC and Clang. */
 enum { LANES = 8 };
 typedef double lanes __attribute__((vector_size(LANES * sizeof(double))));
 
-/* The kernels below work on tiles of so many columns: four rows of one stay in registers. */
+/* The kernels below work on tiles of TILE columns: ROWS rows of a tile stay in registers. */
 enum { TILE = 2 * LANES, ROWS = 4 };
 
-/* c = c - a b for four rows and TILE columns of c; rows of all three begin `stride` apart, those of a
- * have `inner` elements. */
+/* c = c - a b for four rows and TILE columns of c. Rows of all three matrices start `stride` apart; rows
+ * of a have `inner` elements. */
 static inline void subtract_tile(double *restrict c, const double *restrict left,
                                  const double *restrict right, size_t inner, size_t stride)
 {
     lanes rows[ROWS][2];
     for (size_t r = 0; r < ROWS; r++)
         for (size_t h = 0; h < 2; h++)
-            memcpy(&rows[r][h], c + r * stride + h * LANES, sizeof(lanes)); /* blocks begin anywhere */
+            memcpy(&rows[r][h], c + r * stride + h * LANES, sizeof(lanes)); /* blocks may be unaligned */
     for (size_t k = 0; k < inner; k++) {
         lanes first, second;
         memcpy(&first, right + k * stride, sizeof first);
@@ -100,7 +104,7 @@ static inline void subtract_tile(double *restrict c, const double *restrict left
             memcpy(c + r * stride + h * LANES, &rows[r][h], sizeof(lanes));
 }
 
-/* c = c - a b, c of so many rows and columns. */
+/* c = c - a b, where c has `rows` rows and `columns` columns. */
 static inline void subtract_product(double *restrict c, const double *restrict left,
                                     const double *restrict right, size_t rows, size_t inner,
                                     size_t columns, size_t stride)
@@ -120,7 +124,7 @@ static inline size_t at_most(size_t most, size_t value)
     return value < most ? value : most;
 }
 
-/* a = l u in place, l with ones on its diagonal; a has so many rows and `width` columns, no more. */
+/* a = l u in place, l with ones on its diagonal, for a strip of `rows` rows and `width` columns. */
 static void factor_strip(double *a, size_t rows, size_t width, size_t stride)
 {
     for (size_t k = 0; k < width; k++)
@@ -131,7 +135,7 @@ static void factor_strip(double *a, size_t rows, size_t width, size_t stride)
         }
 }
 
-/* c = l \ c, l the lower part of so many rows of the diagonal's block. */
+/* c = l \ c, where l is the lower part of the first `rows` rows of the diagonal block. */
 static void divide_left(double *restrict c, const double *restrict diagonal, size_t rows,
                         size_t columns, size_t stride)
 {
@@ -146,7 +150,7 @@ static void divide_left(double *restrict c, const double *restrict diagonal, siz
     }
 }
 
-/* c = c / u, u the upper part of the diagonal's block. */
+/* c = c / u, where u is the upper part of the diagonal block. */
 static void divide_right(double *restrict c, const double *restrict diagonal, size_t b)
 {
     for (size_t first = 0; first < b; first += TILE) {
@@ -163,7 +167,7 @@ static void divide_right(double *restrict c, const double *restrict diagonal, si
     }
 }
 
-/* a = l u in place for a square, strip by strip. */
+/* a = l u in place for a square block, strip by strip. */
 static void factor_block(double *a, size_t b)
 {
     for (size_t first = 0; first < b; first += TILE) {
@@ -177,16 +181,16 @@ static void factor_block(double *a, size_t b)
 
 /* ---- The parallel program -------------------------------------------------------------------- */
 
-/* The numbers of locks: of the sums, and behind it one for each column of blocks. */
+/* The numbers of locks: one of the sums, then one for each column of blocks. */
 enum { SUM_LOCK, COLUMN_LOCK };
 
-/* What the threads share. */
+/* The state that all threads share. */
 struct shared {
     double *matrix;
     double *image; /* the upper factor times the random vector */
     struct sums {
         uint64_t checksum;
-        double error; /* the largest of (l (u x) - a x) of a row, of its bound */
+        double error; /* largest error of a row of l (u x) - a x, relative to its bound */
     } *sums;
 };
 
@@ -198,7 +202,7 @@ static bool owns(size_t j)
     return j < blocks && owner_of(j) == thread_number();
 }
 
-/* A column's lock is held by its thread until the column is made. */
+/* Acquires the locks of this thread's columns. It holds each until the column is made. */
 static void keep_columns(void)
 {
     for (size_t j = thread_number(); j < blocks; j += threads)
@@ -213,7 +217,7 @@ static void await_column(const struct shared *s, size_t k)
     read_soon(block_at(s->matrix, k, k), (blocks - k) * (size_t)(edge * edge) * sizeof(double));
 }
 
-/* Takes from column j what step k demands: its block in row k becomes one of the upper factor. */
+/* Subtracts step k from column j. The block of column j in row k becomes a block of the upper factor. */
 static void update_column(const struct shared *s, size_t k, size_t j)
 {
     const size_t b = (size_t)edge;
@@ -223,7 +227,7 @@ static void update_column(const struct shared *s, size_t k, size_t j)
         subtract_product(block_at(s->matrix, i, j), block_at(s->matrix, i, k), above, b, b, b, b);
 }
 
-/* Makes what is left of column k blocks of the lower factor. */
+/* Turns the rest of column k into blocks of the lower factor. */
 static void make_column(const struct shared *s, size_t k)
 {
     factor_block(block_at(s->matrix, k, k), (size_t)edge);
@@ -276,7 +280,7 @@ static void add_up(size_t row, size_t column, double *x, struct sums *sums)
 
 /* ---- Verdict --------------------------------------------------------------------------------- */
 
-/* An element of the factors, which stand in one matrix. */
+/* An element of the factors, which are stored in one matrix. */
 static double factored(const struct shared *s, size_t row, size_t column)
 {
     const size_t b = (size_t)edge;
@@ -290,9 +294,9 @@ static double random_of(size_t column)
 }
 
 /*
- * Holds l (u x) against a x for a random vector x, row by row. An error in one element can hide
- * only if it is about as small as rounding, or the vector is unlucky. Each thread tests rows that
- * its neighbour has, mostly, computed. Collective.
+ * Compares l (u x) with a x for a random vector x, row by row. An error in one element is missed only if it
+ * is about as small as rounding, or the random vector hides it. Each thread tests rows that, for the most
+ * part, its neighbour has computed. Collective.
  */
 static void test(const struct shared *s, struct sums *own)
 {
@@ -315,7 +319,7 @@ static void test(const struct shared *s, struct sums *own)
         for (size_t j = 0; j < width; j++)
             should += element(i, j) * random_of(j);
         double error = fabs(is - should) / (size * 1e-14 * sqrt((double)n));
-        own->error = error <= own->error ? own->error : error; /* or if it is no number */
+        own->error = error <= own->error ? own->error : error; /* a NaN replaces it too */
     }
 }
 
@@ -341,7 +345,7 @@ static void work(void *argument)
     unlock(SUM_LOCK);
 }
 
-/* So many rows and columns are factored again: what they become depends on nothing behind them. */
+/* Rows and columns that are factored again: their values depend on nothing after them. */
 enum { CORNER = 192 };
 
 static bool check(const struct shared *s)
@@ -404,7 +408,7 @@ static int run(void)
     return all_agree() ? 0 : 1;
 }
 
-/* Whether the arguments make sense; sets what follows from them. */
+/* Checks the arguments and sets what follows from them. Returns false if they are wrong. */
 static bool prepare(void)
 {
     enum { LEAST_UNIT = 4096, MOST_UNIT = 65536 };
@@ -423,7 +427,7 @@ static bool prepare(void)
     while (2 * unit_bytes <= MOST_UNIT && 2 * unit_bytes <= height * sizeof(double))
         unit_bytes *= 2;
     size_t unit = unit_bytes / sizeof(double);
-    height = (height + unit - 1) / unit * unit; /* no unit is of two columns */
+    height = (height + unit - 1) / unit * unit; /* no unit belongs to two columns */
     section = (blocks + threads - 1) / threads * height;
     return true;
 }

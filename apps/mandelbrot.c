@@ -1,19 +1,22 @@
 /*
- * mandelbrot: a square of the Mandelbrot set, its parts handed out under locks.
+ * mandelbrot: a square of the Mandelbrot set, whose parts are handed out under locks.
  *
  *     hiroba cc -O3 -march=native -o mandelbrot mandelbrot.c -lm
  *     hiroba run -n 4 ./mandelbrot -o mandelbrot.png
  *
- * Read `compute` first: it is the whole parallel program. The square is cut into parts of some
- * rows; some take a hundred times as long as others, so nobody can be given his parts beforehand. Each
- * thread has a queue of parts whose points lie in its node's memory (see queues.h), and when they are
- * gone it takes the last ones of others' queues. The size, the
- * place and the number of parts are those of the second program that the authors of SMS measured:
- * 4096 x 4096 points of 0.3 < x < 0.4, 0.5 < y < 0.6 in 512 parts, theirs all in one queue; theirs
- * iterates z^2 - c, which is what -c minus does.
+ * Read `compute` first: it is the whole parallel program. The square is cut into parts of some rows. Some
+ * parts take a hundred times as long as others, so they cannot be assigned in advance. Each thread has a
+ * queue of parts whose points are in its node's memory (see queues.h); when the queue is empty, the thread
+ * takes the last parts of other queues. The size, the place and the number of parts are those of the second
+ * program that the authors of SMS measured: 4096 x 4096 points of 0.3 < x < 0.4, 0.5 < y < 0.6 in 512 parts.
+ * Their program had one queue and iterated z^2 - c, which -c minus selects.
  *
- * What a point is does not depend on who computes it, so the checksum is the same on any number of
- * nodes, with --sequential, and in the form without Hiroba (see common.h).
+ * Fitted to pages: pages are about as long as a part of the picture, and a thread first takes the parts that
+ * lie on its own node, so most stores stay local. A queue for each thread replaces one common queue, whose
+ * lock and page would travel for each part.
+ *
+ * The value of a point does not depend on the thread that computes it, so the checksum is the same on any
+ * number of nodes, with --sequential, and in the form without Hiroba (see common.h).
  */
 
 #include "common.h"
@@ -22,7 +25,7 @@
 
 static const double X_FIRST = 0.3, Y_FIRST = 0.5, EDGE = 0.1;
 
-/* The command line's wishes. */
+/* The values of the command line's options. */
 static long n = 4096, parts = 512, limit = 1000;
 static const char *picture_path = NULL, *sign_word = "plus";
 static double sign = 1.0; /* of c */
@@ -57,16 +60,16 @@ static void print_help(void)
 
 /* ---- The set --------------------------------------------------------------------------------- */
 
-/* The value of a point that belongs to the set; of others it is above 0, and 0 is no value. */
+/* The value of a point that belongs to the set. Other points have a value above 0; 0 means not computed. */
 static const float INSIDE = -1.0f;
 
-/* Points are worked on side by side, so that the loop vectorises. */
+/* Points that are computed side by side, so that the loop vectorises. */
 enum { LANES = 8 };
 
-/* Escaping is looked at once in so many iterations. */
+/* Iterations between two checks whether a point has escaped. */
 enum { STRIDE = 16 };
 
-/* So far out that the fraction of an iteration is smooth to the eye. */
+/* The square of the escape radius: far enough out that the fraction of an iteration looks smooth. */
 static const double ESCAPED2 = 65536.0;
 
 static double x_of(size_t column)
@@ -79,13 +82,13 @@ static double y_of(size_t row)
     return sign * (Y_FIRST + EDGE * ((double)row + 0.5) / (double)n);
 }
 
-/* How many iterations z -> z^2 + c takes to escape, with a fraction that varies smoothly with c. */
+/* The number of iterations that z -> z^2 + c takes to escape, with a fraction that varies smoothly with c. */
 static float smooth(double count, double norm2)
 {
     return count >= (double)limit ? INSIDE : (float)(count + 2.0 - log2(0.5 * log2(norm2)));
 }
 
-/* The values of LANES points of a row. */
+/* Computes the values of LANES points of a row. */
 static void iterate(const double x[LANES], double y, float value[LANES])
 {
     double zx[LANES] = {0}, zy[LANES] = {0}, count[LANES] = {0};
@@ -125,18 +128,18 @@ static void compute_row(size_t row, float *values)
 
 /* ---- The parallel program -------------------------------------------------------------------- */
 
-/* The numbers of locks: of the sums, and behind it those of the queues. */
+/* The numbers of locks: one of the sums, then those of the queues. */
 enum { SUM_LOCK, QUEUE_LOCK };
 
-/* What the threads share. */
+/* The state that all threads share. */
 struct shared {
     float *values;            /* of the points, row by row */
     struct queues queues;     /* of parts */
-    struct parts taken;       /* of each thread: how often it took each part, one byte a part */
+    struct parts taken;       /* for each thread: how often it took each part, one byte a part */
     struct sums {
         uint64_t checksum;
-        uint64_t inside, without; /* points of the set; points that have no value */
-        uint64_t parts_most;    /* that one thread computed */
+        uint64_t inside, without; /* points of the set; points without a value */
+        uint64_t parts_most;    /* the most parts that one thread computed */
     } *sums;
 };
 
@@ -164,7 +167,7 @@ static uint64_t compute(const struct shared *s)
     return mine;
 }
 
-/* Adds up this thread's share of the points: other ones than it has computed. */
+/* Adds up this thread's share of the points, which are not those that it has computed. */
 static void add_up(const struct shared *s, uint64_t parts_computed)
 {
     struct span rows = own_share((size_t)n);
@@ -209,7 +212,7 @@ static void work(void *argument)
 
 enum { ROWS = 16, POINTS = 4096 };
 
-/* Holds rows against what this thread computes itself; `own` is room for one. */
+/* Compares rows with this thread's own computation, in a buffer of one row. */
 static bool check_rows(const struct shared *s, float *own)
 {
     size_t samples = (size_t)n < ROWS ? (size_t)n : ROWS;
@@ -225,7 +228,7 @@ static bool check_rows(const struct shared *s, float *own)
     return true;
 }
 
-/* A point's value as textbooks compute it, with more digits. */
+/* A point's value by the textbook's method, with more digits. */
 static float plainly(double x, double y)
 {
     long double zx = 0.0L, zy = 0.0L;
@@ -239,8 +242,8 @@ static float plainly(double x, double y)
 }
 
 /*
- * Holds points here and there against the textbook. Rounding grows from step to step: of points
- * that stay longer than this many, only that they do is compared.
+ * Compares points spread over the square with the textbook's method. Rounding grows from step to step: for
+ * points that stay longer than this many steps, only the fact that they stay is compared.
  */
 static bool check_points(const struct shared *s)
 {
@@ -277,7 +280,7 @@ static bool check(const struct shared *s)
 
 /* ---- Colours --------------------------------------------------------------------------------- */
 
-/* From far outside to close by, in sRGB; the set itself is nearly black. */
+/* Colours from far outside to close to the set, in sRGB; the set itself is nearly black. */
 static const double PALETTE[][3] = {
     {0.02, 0.04, 0.13}, {0.07, 0.16, 0.42}, {0.15, 0.45, 0.72}, {0.66, 0.88, 0.94},
     {1.00, 0.97, 0.82}, {0.98, 0.72, 0.23}, {0.73, 0.28, 0.10}, {0.22, 0.05, 0.12},
@@ -293,11 +296,11 @@ static struct light palette(size_t colour)
 static struct light colour(const void *data, size_t row, size_t column)
 {
     const struct shared *s = data;
-    /* A picture's rows go down, the y axis goes up. */
+    /* The rows of a picture go down; the y axis goes up. */
     float value = s->values[((size_t)n - 1 - row) * (size_t)n + column];
     if (value == INSIDE)
         return (struct light){0.0005, 0.0008, 0.0025};
-    /* Escape times grow without bound towards the set: their logarithm spreads the colours. */
+    /* Escape times grow without bound towards the set; their logarithm spreads the colours. */
     double place = 2.6 * log2(fmax((double)value, 1.0)) - 7.0;
     place = place < 0.0 ? 0.0 : place;
     double below = floor(place);
@@ -308,7 +311,7 @@ static struct light colour(const void *data, size_t row, size_t column)
 
 static bool share(struct shared *s)
 {
-    /* A part is written at once by one thread, and read by others much later: so it travels whole. */
+    /* One thread writes a part at once, and others read it much later, so it travels as a whole. */
     size_t part_bytes = (size_t)n / (size_t)parts * (size_t)n * sizeof *s->values;
     s->values = shared_in_units((size_t)n * (size_t)n * sizeof *s->values, power_below(part_bytes));
     s->queues = shared_queues(threads, QUEUE_LOCK);

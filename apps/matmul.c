@@ -4,14 +4,18 @@
  *     hiroba cc -O3 -march=native -o matmul matmul.c -lm
  *     hiroba run -n 4 ./matmul
  *
- * Read `multiply` first: it is the whole parallel program. The product is cut into tiles of 64 x 64
- * elements. Every thread computes some neighbouring tiles, and for each of them reads a row of
- * tiles of the one factor and a column of tiles of the other. Nobody writes what another reads, so
- * the matrices need no synchronisation at all between the barriers around the whole.
+ * Read `multiply` first: it is the whole parallel program. The product is cut into tiles of 64 x 64 elements.
+ * Each thread computes some neighbouring tiles; for each tile it reads a row of tiles of one factor and a
+ * column of tiles of the other. No thread writes what another reads, so the matrices need no synchronisation
+ * between the barriers at the start and the end.
  *
- * The elements of the factors are whole numbers from 1 to 1023: every sum is exact, whatever its
- * order, so the checksum is the same for any number of threads and any tile, and since nothing is
- * negative no two errors of one element cancel.
+ * Fitted to pages: the right factor and the product are stored in pages as long as what is read or written at
+ * once. Tiles that will be read are announced some tiles ahead, so that they travel during the computation.
+ * Each thread writes its own tiles, so the matrices need no synchronisation.
+ *
+ * The elements of the factors are whole numbers from 1 to 1023. Every sum is exact in any order, so the
+ * checksum is the same for any number of threads and any tile. No number is negative, so two errors of one
+ * element cannot cancel.
  */
 
 #include "common.h"
@@ -43,7 +47,7 @@ static void print_help(void)
 
 enum { LEFT, RIGHT };
 
-/* An element of a factor: 1 to 1023, so that products of 2^15 terms stay far below 2^53. */
+/* An element of a factor: 1 to 1023, so that sums of 2^15 products stay far below 2^53. */
 static double element(int factor, size_t row, size_t column)
 {
     uint64_t place = (uint64_t)row * (uint64_t)n + column;
@@ -54,13 +58,13 @@ static double element(int factor, size_t row, size_t column)
 
 enum { SUM_LOCK };
 
-/* What the threads share: matrices row by row. */
+/* The state that all threads share: matrices row by row. */
 struct shared {
     double *factors[2], *product;
     uint64_t *image; /* the right factor times the random vector */
     struct sums {
         uint64_t checksum;
-        uint64_t wrong_factors, wrong_rows; /* elements that are not what was stored; rows */
+        uint64_t wrong_factors, wrong_rows; /* elements that differ from what was stored; rows */
     } *sums;
 };
 
@@ -89,10 +93,10 @@ static void add_rows(double *restrict c, const double *restrict a, const double 
             c[j] += a[k] * b[k * width + j];
 }
 
-/* So many rows of tiles travel while one is worked on. */
+/* Rows of tiles that travel while one is multiplied. */
 enum { AHEAD = 3 };
 
-/* Announces the rows of the right factor that the tiles from row k on are in. */
+/* Announces the rows of the right factor that the tiles from row k on need. */
 static void announce(const struct shared *s, size_t k)
 {
     const size_t width = (size_t)n;
@@ -100,7 +104,8 @@ static void announce(const struct shared *s, size_t k)
         read_soon(s->factors[RIGHT] + k * width, least((size_t)tile, width - k) * width * sizeof(double));
 }
 
-/* A thread's first tile brings the right factor, of which all others have nothing left to fetch. */
+/* Multiplies one tile. A thread's first tile announces and fetches the whole right factor; later tiles
+ * find it present. */
 static void multiply_tile(const struct shared *s, size_t tile_row, size_t tile_column, bool is_first)
 {
     const size_t width = (size_t)n, edge = (size_t)tile;
@@ -152,7 +157,8 @@ static uint64_t random_of(size_t column)
     return scattered(UINT64_C(0x1979) ^ scattered((uint64_t)column)) % PRIME;
 }
 
-/* A row of a matrix times a vector; false if an element is no number that a product can have. */
+/* Multiplies a row of a matrix by a vector. Returns false if an element is not a value that a product can
+ * have. */
 static bool row_times(const double *row, const uint64_t *vector, uint64_t *result)
 {
     uint64_t sum = 0;
@@ -166,9 +172,9 @@ static bool row_times(const double *row, const uint64_t *vector, uint64_t *resul
 }
 
 /*
- * Freivalds' test: that product x = left (right x) for a random vector x, modulo a prime. A wrong
- * product passes with probability 2^-61, and the test takes n^2 steps instead of n^3. Each thread
- * tests rows that its neighbour has computed. Collective.
+ * Freivalds' test: checks that product x = left (right x) for a random vector x, modulo a prime. A wrong
+ * product passes with probability 2^-61, and the test takes n^2 steps instead of n^3. Each thread tests rows
+ * that its neighbour has computed. Collective.
  */
 static void test(const struct shared *s)
 {
@@ -216,7 +222,7 @@ static void work(void *argument)
 
 enum { SAMPLES = 64 };
 
-/* Holds some elements against sums of what the factors should be, without reading those. */
+/* Compares some elements with sums of the correct factors, without reading the stored factors. */
 static bool check(const struct shared *s)
 {
     if (s->sums->wrong_factors != 0)
@@ -244,7 +250,7 @@ static bool share(struct shared *s)
 {
     size_t elements = (size_t)n * (size_t)n;
     s->factors[LEFT] = shared_zeroed(elements * sizeof(double));
-    /* Tiles are rows of many pages: of these, some rows travel, or are first touched, at once. */
+    /* A tile consists of rows of many pages; some of these rows travel, or are first touched, at once. */
     size_t unit_bytes = power_below((size_t)tile * (size_t)n * sizeof(double) / 8);
     s->factors[RIGHT] = shared_in_units(elements * sizeof(double), unit_bytes);
     s->product = shared_in_units(elements * sizeof(double), unit_bytes);

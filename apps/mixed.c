@@ -4,18 +4,21 @@
  *     hiroba cc -O3 -march=native -o mixed mixed.c
  *     hiroba run -n 4 --protocol adaptive ./mixed
  *
- * Read `work` first: it is the whole parallel program. Each step has two phases, and what is shared
- * is of four kinds, none of which suits the same protocol:
+ * Read `work` first: it is the whole parallel program. Each step has two phases. The shared memory is of four
+ * kinds, and no single protocol suits all of them:
  *
- *   field     each thread writes a part of its own, again and again, and nobody else touches it. But
- *             the parts are dealt out one thread on from where memory is placed.
- *   counters  every thread writes its own, which lie between those of others on the same pages.
- *   table     one thread writes it in one phase, all others read it in the next.
- *   records   go from thread to thread with their locks: each is read and written by one after the
- *             other.
+ * field     each thread writes its own part again and again, and no other thread touches it. But the parts
+ * are assigned one thread further than the nodes on which the memory is placed. counters  each thread writes
+ * its own, which are next to those of other threads on the same pages. table     one thread writes it in one
+ * phase; all others read it in the next. records   move from thread to thread with their locks; one thread
+ * after another reads and writes them.
  *
- * All of it is integer arithmetic, and what is added up is added up modulo 2^64. So no result
- * depends on how many threads there are, nor on which of them takes a lock first.
+ * Fitted to pages: nothing is fitted: each fixed protocol is wrong for some of the memory, on purpose. The
+ * field lies on the wrong nodes, the counters share pages, and the records travel with their locks.
+ * `--protocol adaptive` has to find out what each of the four kinds needs.
+ *
+ * All arithmetic is on integers, and sums are modulo 2^64. So no result depends on the number of threads, or
+ * on the order in which they take a lock.
  */
 
 #include "common.h"
@@ -49,11 +52,11 @@ static void print_help(void)
 
 /* ---- The parallel program -------------------------------------------------------------------- */
 
-/* A record's words: three pages of the smallest size. In each step every record is visited by so
- * many visitors, who are the threads in turn. */
+/* Words of a record: three pages of the smallest size. In each step VISITORS visitors visit every record;
+ * the threads are the visitors in turn. */
 enum { RECORDS = 4, RECORD_WORDS = 1536, VISITORS = 8 };
 
-/* What the threads share. */
+/* The state that all threads share. */
 struct shared {
     uint64_t *field, *table, *counters, *records;
     uint64_t *checksum;
@@ -71,7 +74,7 @@ static uint64_t next_cell(uint64_t cell, uint64_t entry) { return scattered(cell
 
 static uint64_t counted(long step, size_t counter) { return scattered((uint64_t)step ^ ~counter); }
 
-/* What a visitor adds to a word of a record. */
+/* The number that a visitor adds to a word of a record. */
 static uint64_t brought(long step, size_t record, size_t visitor, size_t word)
 {
     return scattered(scattered((uint64_t)step * RECORDS + record) ^ (visitor * RECORD_WORDS + word));
@@ -102,7 +105,7 @@ static void step_on(const struct shared *s, long step, struct span own)
     barrier();
 }
 
-/* What some words add to the checksum; `first` counts all words of all kinds. */
+/* The contribution of some words to the checksum. `first` counts the words of all kinds before them. */
 static uint64_t sum_of(const uint64_t *words, struct span part, size_t first)
 {
     uint64_t sum = 0;
@@ -141,7 +144,7 @@ static bool check_words(const char *what, size_t i, uint64_t is, uint64_t should
                                     (unsigned long long)is, (unsigned long long)should);
 }
 
-/* Everything again, by one thread and kind by kind. */
+/* Computes everything again with one thread, kind by kind, and compares. */
 static bool check(const struct shared *s)
 {
     for (size_t i = 0; i < (size_t)cells; i++) {

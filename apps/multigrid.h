@@ -1,17 +1,16 @@
 /*
- * Multigrid on many threads: what `ocean` solves its elliptic equations with.
+ * Multigrid with many threads; `ocean` solves its elliptic equations with it.
  *
- * Read `solve` first. The unknowns are the cells of a square with walls around, twice in each
- * direction of what they are on the next coarser grid. Every thread has a block of rows of each
- * grid; a relaxation reads some rows more on both sides from its neighbours, and computes again
- * privately what these compute there at the same time. The more rows, the more can follow without
- * a barrier: several sweeps, the way up on the finest grid and the next way down on it, and
- * grids whose rows are short. Grids that are small enough each thread relaxes whole, for itself.
- * Equations that do not depend on one another are solved at once, so that they share barriers,
- * and what one of them reads travels while another is computed.
+ * Read `solve` first. The unknowns are the cells of a square with walls around it; each grid has twice as
+ * many cells in each direction as the next coarser grid. Each thread has a block of rows of each grid. A
+ * relaxation reads some more rows on both sides from the neighbours, and computes privately what these
+ * compute there at the same time. The more rows it reads, the more steps can follow without a barrier:
+ * several sweeps, the way up on the finest grid and the next way down on it, and grids whose rows are short.
+ * Each thread relaxes the small grids whole and privately. Equations that do not depend on one another are
+ * solved at once, so that they share barriers, and the data of one travel while another is computed.
  *
- * Where threads meet so seldom, one may be a cycle ahead of what its neighbours read. So all that
- * they read of each other is there twice, and cycles use the two in turn.
+ * Because barriers are so rare, one thread may be a cycle ahead of its neighbours. So the data that they read
+ * from each other exist twice, and cycles use the two copies in turn.
  */
 #ifndef HIROBA_APPS_MULTIGRID_H
 #define HIROBA_APPS_MULTIGRID_H
@@ -20,67 +19,66 @@
 
 /* ---- Levels ---------------------------------------------------------------------------------- */
 
-/* Up to so many cells an edge threads do not meet between a grid and the next coarser one. */
+/* Up to this many cells along an edge there is no barrier between a grid and the next coarser one. */
 enum { MOST_UNMET = 512 };
 
-enum { SWEEPS = 2 }; /* before and after the coarser grid, red and black each */
-enum { REACH = 2 * SWEEPS }; /* rows more on either side that these need than they make right */
+enum { SWEEPS = 2 }; /* before and after the coarser grid; each is a red and a black one */
+enum { REACH = 2 * SWEEPS }; /* more rows on each side that the sweeps read than they make right */
 
 /*
- * One level of a multigrid: unknowns and right sides, rows and columns 0 to cells + 1. Where they
- * are shared they are there twice, and a cycle takes those of its turn: it relaxes unknowns[turn]
- * on its way down, and makes unknowns[1 - turn] of them on its way up.
+ * One level of a multigrid: unknowns and right sides, rows and columns 0 to cells + 1. Shared ones exist
+ * twice, and a cycle uses those of its turn: it relaxes unknowns[turn] on its way down, and makes the
+ * unknowns of the other turn from them on its way up.
  */
 struct level {
     size_t cells;
-    bool is_gathered; /* the right sides are shared, and each thread has unknowns of its own */
-    bool meets;       /* threads meet between this level and the next, down and up */
-    bool makes_right; /* each thread makes right sides beside its own itself, as far as it needs */
-    size_t down, up;  /* rows beside its own that a thread makes right, on its way down and up */
+    bool is_gathered; /* the right sides are shared, and each thread has private unknowns */
+    bool meets;       /* there is a barrier between this level and the next, down and up */
+    bool makes_right; /* each thread computes the right sides beside its own rows that it needs */
+    size_t down, up;  /* rows beside its own that a thread makes right on its way down and up */
     struct span mine;
     struct grid unknowns[2], right[2];
-    double *diagonal[2];  /* of rows inside, at a wall; by column */
+    double *diagonal[2];  /* for inner rows, and for rows at a wall; by column */
     double *weight[2][2]; /* 1 / diagonal, or 0 in columns of the other colour */
 };
 
 enum { MOST_LEVELS = 15, MOST_EQUATIONS = 2 };
 
-/* What travels with the right sides of the gathered grid: in columns from the first and the last
- * cell's on. */
+/* Columns outside of the walls that travel with the right sides of the gathered grid: RESIDUAL, and RIGHT and
+ * SUM counted from the last cell. */
 enum { RESIDUAL = 0, RIGHT = 1, SUM = 2, GATHERED_WIDTH = 3 };
 
-/* Doubles from a row of right sides to the next. */
+/* Doubles from one row of right sides to the next. */
 static size_t right_width(const struct level *l)
 {
     return l->cells + (l->is_gathered ? GATHERED_WIDTH : 2);
 }
 
-/* A multigrid for one of the equations; the solution are the finest level's unknowns[turn]. */
+/* A multigrid for one of the equations. The solution is in the finest level's unknowns[turn]. */
 struct solver {
-    size_t levels, gathered; /* the level that is gathered, and those behind it, are private */
+    size_t levels, gathered; /* level number `gathered` and all coarser ones are private */
     size_t turn;
-    bool is_summed; /* the solution's sum is wanted as well */
+    bool is_summed; /* the sum of the solution is needed */
     struct level level[MOST_LEVELS];
 };
 
-/* What a thread needs for itself, whatever it solves. */
+/* The private state of a thread, independent of the equations. */
 struct bench {
     struct team team;
-    double **zeros;  /* rows of them */
+    double **zeros;  /* rows of zeros */
     double *buffer;  /* for four rows */
-    uint64_t cycles; /* so many were made */
+    uint64_t cycles; /* how many cycles were made */
     bool has_failed; /* an equation was not solved in MOST_CYCLES */
 };
 
 /* ---- Relaxation ------------------------------------------------------------------------------ */
 
 /*
- * An equation is: the sum of a cell's four neighbours - diagonal * the cell = the right side. A
- * neighbour beyond a wall is minus the cell, so that it counts as one more in the diagonal and is
- * stored as 0.
+ * The equation of a cell: the sum of its four neighbours - diagonal * the cell = the right side. The value
+ * beyond a wall is minus the cell's, so it counts as one more in the diagonal and is stored as 0.
  */
 
-/* A row relaxed: only the cells whose weight is not 0. Returns through `to`, which may be `row`. */
+/* Relaxes the cells of a row whose weight is not 0. The result goes to `to`, which may be `row`. */
 static void relax_row(double *restrict buffer, double *to, const double *above, const double *row,
                       const double *below, const double *right, const double *diagonal,
                       const double *weight, size_t cells)
@@ -102,7 +100,7 @@ static struct span clipped(const struct level *l, size_t first, size_t end, size
                          end + more < l->cells + 1 ? end + more : l->cells + 1};
 }
 
-/* One colour of a row. */
+/* Relaxes one colour of a row. */
 static void relax_colour(const struct level *l, double **right, double *buffer, double **from,
                          double **to, size_t i, size_t colour)
 {
@@ -110,9 +108,9 @@ static void relax_colour(const struct level *l, double **right, double *buffer, 
               l->weight[at_wall(l, i)][(i + colour) % 2], l->cells);
 }
 
-/* All sweeps of a visit, so that the rows first <= i < end are right. The first colour goes from
- * `from` to `to`, in which the rest happens. Each colour follows a row behind the one before it, so
- * that rows are still near when they are needed again. */
+/* Makes all sweeps of a visit, so that the rows first <= i < end are right. The first colour goes from
+ * `from` to `to`; all others work in `to`. Each colour follows one row after the one before it, so that
+ * rows are still in the cache. */
 static void relax(const struct level *l, double **right, double *buffer, double **from, double **to,
                   size_t first, size_t end, size_t sweeps)
 {
@@ -126,7 +124,7 @@ static void relax(const struct level *l, double **right, double *buffer, double 
         }
 }
 
-/* What is missing in a row's equations. */
+/* The residuals of a row. */
 static void residual_row(const struct level *l, const double *right, double **rows, size_t i,
                          double *restrict residual)
 {
@@ -137,7 +135,7 @@ static void residual_row(const struct level *l, const double *right, double **ro
                       ((above[j] + below[j]) + (row[j - 1] + row[j + 1]));
 }
 
-/* The largest size of a row's numbers, and of what was found before. */
+/* The largest absolute value of a row, or `most` if that is larger. */
 static double largest(const double *row, size_t cells, double most)
 {
     enum { WIDTH = 8 };
@@ -153,7 +151,7 @@ static double largest(const double *row, size_t cells, double most)
     return most;
 }
 
-/* Makes some of the coarser grid's right sides; the largest residual and right side there. */
+/* Makes some of the coarser grid's right sides. Sets `most` to the largest residual and right side there. */
 static void restrict_residuals(const struct level *l, double **right, double **rows,
                                double **coarse_right, struct span coarse, double *buffer,
                                double most[2])
@@ -171,11 +169,11 @@ static void restrict_residuals(const struct level *l, double **right, double **r
     }
 }
 
-/* to = row + what a coarser grid's solution says, three quarters of it by the nearest cells. */
+/* to = row + a coarser grid's solution, interpolated: three quarters of it from the nearest cells. */
 static void correct_row(double *restrict to, const double *restrict row, const double *near,
                         const double *far, bool is_far_wall, double *restrict mixed, size_t cells)
 {
-    double sign = is_far_wall ? -1.0 : 1.0; /* beyond a wall is minus the nearest */
+    double sign = is_far_wall ? -1.0 : 1.0; /* the value beyond a wall is minus the nearest one */
     const double *other = is_far_wall ? near : far;
     for (size_t j = 1; j <= cells / 2; j++)
         mixed[j] = 0.75 * near[j] + 0.25 * sign * other[j];
@@ -201,7 +199,7 @@ static void correct_rows(const struct level *l, const struct level *coarser, dou
 
 enum { COARSEST_SWEEPS = 12 };
 
-/* From the level down and up again, for grids that a thread has for itself: `from` 0. */
+/* Goes from the level down and up again, for private grids. The first guess is 0. */
 static void cycle_privately(struct solver *s, size_t level, double *buffer)
 {
     struct level *l = &s->level[level], *coarser = l + 1;
@@ -220,8 +218,8 @@ static void cycle_privately(struct solver *s, size_t level, double *buffer)
     relax(l, right, buffer, rows, rows, 1, end, SWEEPS);
 }
 
-/* Which of the rows in `from` will be read soon and are other threads': so many beside this
- * thread's. They lie apart where another thread's begin. */
+/* Announces the rows of `from` within `reach` of this thread's own rows that other threads own. Runs are
+ * split where another thread's rows begin. */
 static void announce(struct soon *soon, const struct level *l, const struct grid *grid, double **from,
                      size_t reach)
 {
@@ -237,14 +235,14 @@ static void announce(struct soon *soon, const struct level *l, const struct grid
     }
 }
 
-/* Rows beside a thread's own that the way up needs of the next level, to make `up` right. */
+/* The rows beside a thread's own that the way up needs of the next level, to make `up` rows right. */
 static size_t coarser_beside(const struct level *l)
 {
     return (l->up + REACH) / 2 + 1;
 }
 
-/* How many rows beside a thread's own it must make right at each level, so that all that follows
- * until threads meet is right as well. */
+/* Finds the number of rows beside its own that a thread must make right at each level, so that everything
+ * up to the next barrier is right as well. */
 static void set_reach(struct solver *s)
 {
     for (size_t level = s->gathered; level-- > 0;) {
@@ -261,26 +259,27 @@ static void set_reach(struct solver *s)
     }
 }
 
-/* Rows beside a thread's own whose right sides it must have made before `solve`. */
+/* The rows beside a thread's own whose right sides it must make before `solve`. */
 static size_t right_beside(const struct solver *s)
 {
     return s->level[0].up + REACH - 1;
 }
 
-/* Rows beside a thread's own that it has of the solution: enough for what follows from it, from
- * cell to cell and once more, to be right where the next right sides are. */
+/* The rows beside a thread's own for which it has the solution. They suffice for the next right sides,
+ * which depend on cells up to two further. */
 static size_t solved_beside(const struct solver *s)
 {
     return right_beside(s) + 2;
 }
 
-/* Rows beside a thread's own that it writes privately. */
+/* The rows beside a thread's own that it writes privately. */
 static size_t rows_beside(const struct level *l)
 {
     return (l->down > l->up ? l->down : l->up) + REACH;
 }
 
-/* Which unknowns of a level others read: as `announce_turn` says, and `announce_up` above it. */
+/* The unknowns of a level that other threads read: those of `announce_turn`, and of `announce_up` for the
+ * level above. */
 static struct reach unknowns_read(const struct solver *s, size_t level)
 {
     const struct level *l = &s->level[level];
@@ -293,7 +292,7 @@ static struct reach unknowns_read(const struct solver *s, size_t level)
     return reach;
 }
 
-/* The same of its right sides. */
+/* The right sides of a level that other threads read. */
 static struct reach right_read(const struct level *l)
 {
     if (l->is_gathered)
@@ -301,7 +300,7 @@ static struct reach right_read(const struct level *l)
     return (struct reach){l->makes_right ? l->down + REACH : 1, l->up + REACH - 1};
 }
 
-/* Lays out the grids of a solver: of both turns what is read first behind a barrier first. */
+/* Lays out the grids of a solver, for both turns, in the order in which they are read after a barrier. */
 static void lay_out_levels(struct solver *s, struct arena *arena, const struct team *team)
 {
     struct level *finest = s->level;
@@ -329,8 +328,8 @@ static void lay_out_levels(struct solver *s, struct arena *arena, const struct t
         }
 }
 
-/* Relaxes a shared level's unknowns of this turn, and makes the right sides of the next level.
- * `most` becomes the largest residual and right side. */
+/* Relaxes a shared level's unknowns of this turn, and makes the right sides of the next level. Sets `most`
+ * to the largest residual and right side. */
 static void go_down(const struct bench *b, const struct solver *s, size_t level, double **from,
                     double most[2])
 {
@@ -345,7 +344,7 @@ static void go_down(const struct bench *b, const struct solver *s, size_t level,
     restrict_residuals(l, right, to, coarser->right[s->turn].own, coarse, b->buffer, most);
 }
 
-/* The sum of a row, in an order that suits vectors. */
+/* The sum of a row, in an order that vectorises. */
 static double row_sum(const double *row, size_t cells)
 {
     enum { WIDTH = 8 };
@@ -361,9 +360,9 @@ static double row_sum(const double *row, size_t cells)
     return sum;
 }
 
-/* The way down on the finest grid, whose residuals tell whether the equations hold. They travel
- * with the right sides of the grid that all read, in columns outside of the walls, as do the sums
- * of what is on the finest grid where those are. */
+/* Goes down on the finest grid, whose residuals show whether the equations hold. The largest residual and
+ * right side travel with the right sides of the gathered grid, in columns outside of the walls; so do the
+ * sums of the solution if they are needed. */
 static void go_down_first(const struct bench *b, const struct solver *s, double **from)
 {
     const struct level *l = s->level, *gathered = l + s->gathered;
@@ -380,7 +379,8 @@ static void go_down_first(const struct bench *b, const struct solver *s, double 
     }
 }
 
-/* Corrects a shared level by what the next one says, and relaxes it, all into the other unknowns. */
+/* Corrects a shared level by the solution of the next one, and relaxes it, into the unknowns of the other
+ * turn. */
 static void go_up(const struct bench *b, const struct solver *s, size_t level)
 {
     const struct level *l = &s->level[level], *coarser = l + 1;
@@ -393,7 +393,7 @@ static void go_up(const struct bench *b, const struct solver *s, size_t level)
     relax(l, l->right[s->turn].known, b->buffer, to, to, rows.first, rows.end, SWEEPS);
 }
 
-/* Meets the others where a level and the next one need it. */
+/* Waits at a barrier if a level and the next one need it. */
 static void meet_between(const struct bench *b, const struct solver *s, size_t level)
 {
     if (s->level[level].meets)
@@ -403,7 +403,7 @@ static void meet_between(const struct bench *b, const struct solver *s, size_t l
 static const double TOLERANCE = 1e-7; /* of the largest right side */
 enum { MOST_CYCLES = 60 };
 
-/* What all threads found to be the largest residual and right side. */
+/* Returns true if the largest residual of all threads is small against the largest right side. */
 static bool holds(const struct bench *b, const struct solver *s)
 {
     const struct level *gathered = &s->level[s->gathered];
@@ -417,7 +417,7 @@ static bool holds(const struct bench *b, const struct solver *s)
     return residual <= TOLERANCE * right;
 }
 
-/* What `go_down` reads of other threads'. */
+/* Announces what `go_down` reads from other threads. */
 static void announce_down(struct soon *soon, const struct solver *s, size_t level)
 {
     const struct level *l = &s->level[level];
@@ -425,7 +425,7 @@ static void announce_down(struct soon *soon, const struct solver *s, size_t leve
         announce(soon, l, &l->right[s->turn], l->right[s->turn].all, l->down + REACH - 1);
 }
 
-/* What a cycle reads of other threads' between its ways down and up. */
+/* Announces what a cycle reads from other threads between its ways down and up. */
 static void announce_turn(struct soon *soon, const struct solver *s)
 {
     const struct level *gathered = &s->level[s->gathered];
@@ -437,7 +437,7 @@ static void announce_turn(struct soon *soon, const struct solver *s)
     }
 }
 
-/* What `go_up` reads of the next level, beside that. */
+/* Announces what `go_up` reads of the next level in addition. */
 static void announce_up(struct soon *soon, const struct solver *s, size_t level)
 {
     const struct level *l = &s->level[level], *coarser = l + 1;
@@ -446,12 +446,12 @@ static void announce_up(struct soon *soon, const struct solver *s, size_t level)
                  coarser_beside(l));
 }
 
-/* Cycles through all levels until all equations hold. The right sides are there, also
- * `right_beside` each thread's own, and the unknowns some guess. The equations have as many levels.
- * Collective. */
+/* Cycles through all levels until all equations hold. The right sides must be set, also for `right_beside`
+ * rows beside each thread's own, and the unknowns to a guess. All equations have the same number of
+ * levels. Collective. */
 static void solve(struct bench *b, struct solver *solvers, size_t equations)
 {
-    struct solver *left[MOST_EQUATIONS]; /* that are not solved yet */
+    struct solver *left[MOST_EQUATIONS]; /* not solved yet */
     const size_t gathered = solvers->gathered;
     struct soon soon = {0};
     double unused[2];
@@ -506,7 +506,7 @@ static double **solution(const struct solver *s)
     return s->level[0].unknowns[s->turn].known;
 }
 
-/* The sum of the whole solution, if that is wanted. */
+/* The sum of the whole solution, if `is_summed`. */
 static double solution_sum(const struct solver *s)
 {
     const struct level *gathered = &s->level[s->gathered];
@@ -516,7 +516,7 @@ static double solution_sum(const struct solver *s)
     return sum;
 }
 
-/* The coefficients of a level: `extra` in the diagonal beside the four neighbours. */
+/* Sets the coefficients of a level: the diagonal has `extra` in addition to the four neighbours. */
 static void set_coefficients(struct level *l, double extra)
 {
     size_t width = l->cells + 2;

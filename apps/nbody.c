@@ -4,25 +4,29 @@
  *     hiroba cc -O3 -march=native -fno-math-errno -o nbody nbody.c -lm
  *     hiroba run -n 4 ./nbody -i data/solar-system.txt
  *
- * Read `simulate` first: it is the whole parallel program. Every thread owns one block of bodies:
- * it alone moves them, and it needs everybody's positions for that. So it leaves theirs for the
- * others, and one barrier a step is all the synchronisation there is. Positions are left in two
- * places in turn: while a fast thread writes those of the next step, a slow one may still read the
- * last.
+ * Read `simulate` first: it is the whole parallel program. Each thread owns one block of bodies, which only
+ * it moves, and for that it needs the positions of all bodies. So it leaves its positions for the others, and
+ * one barrier in each step is the only synchronisation. Positions are left in two places in turn: while a
+ * fast thread writes those of the next step, a slow one may still read the last ones.
  *
- * Nothing that is computed depends on how many threads there are: the forces on a body are summed
- * over all bodies in their order, and so are the energies. The same input gives the same bits on
- * 1, 2 or 100 nodes, with --sequential, and in the forms without Hiroba (see common.h).
+ * Fitted to pages: each thread leaves its positions in pages of its own, as long as its block
+ * (`shared_parts`), so each other thread gets them in one piece. Only its own thread uses everything else
+ * that it writes. The two places remove one of two barriers in each step.
  *
- * -march=native lets the inner loop use all of a machine's vector width; nodes of one job must run
- * the same executable. -fno-math-errno is what lets a compiler put sqrt() into a vector loop.
+ * No result depends on the number of threads: the forces on a body are summed over all bodies in their order,
+ * and so are the energies. The same input gives the same bits on 1, 2 or 100 nodes, with --sequential, and in
+ * the forms without Hiroba (see common.h).
+ *
+ * -march=native lets the inner loop use the machine's full vector width; all nodes of a job must run the same
+ * executable. -fno-math-errno lets a compiler put sqrt() into a vector loop.
  */
 
 #include "common.h"
 
 /* ---- What is simulated ----------------------------------------------------------------------- */
 
-/* The initial state as this node read or generated it: private memory, the same on every node. */
+/* The initial state as this node read or generated it: private memory with the same contents on every
+ * node. */
 struct input {
     const char *name;
     size_t bodies, capacity;
@@ -30,19 +34,19 @@ struct input {
     double gravity;     /* Newton's constant in the input's units */
     double softening;   /* length that keeps close encounters finite (Plummer's softening) */
     double time_step;
-    double drift_bound; /* largest relative change of the total energy that is taken for right */
+    double drift_bound; /* largest relative change of the total energy that is accepted */
     long steps;
 };
 
-/* What the threads share. */
+/* The state that all threads share. */
 struct shared {
     const struct input *in;
-    struct parts left[2]; /* positions that a thread leaves for the others: [axis][body of its own] */
-    double *energy;       /* of each body: kinetic, plus half of every pair it is in */
-    double *position[3], *velocity[3], *acceleration[3]; /* of all bodies, in the end */
+    struct parts left[2]; /* positions that a thread leaves for the others: [axis][own body] */
+    double *energy;       /* of each body: kinetic, plus half of the energy of each of its pairs */
+    double *position[3], *velocity[3], *acceleration[3]; /* of all bodies, at the end */
 };
 
-/* What one thread works on, one array for each quantity so that loops over bodies vectorise. */
+/* The private state of a thread, with one array for each quantity so that loops over bodies vectorise. */
 struct own {
     size_t first, count; /* of its bodies */
     double *position[3]; /* of all bodies */
@@ -53,21 +57,21 @@ enum { BODIES_MAX = 10 * 1000 * 1000, PLUMMER_BODIES = 2000 };
 
 /* ---- Gravity --------------------------------------------------------------------------------- */
 
-/* 1/r of two bodies; 0 for a body and itself, so that it does not pull on itself. */
+/* 1/r of two bodies. Returns 0 for a body and itself, so that a body does not attract itself. */
 static inline double inverse_distance(double dx, double dy, double dz, double softening2)
 {
     double r2 = dx * dx + dy * dy + dz * dz;
     return r2 > 0.0 ? 1.0 / sqrt(r2 + softening2) : 0.0;
 }
 
-/* As many bodies as the widest vector registers in use hold doubles. */
+/* As many bodies as the widest vector registers hold doubles. */
 enum { LANES = 8 };
 
 /*
- * The accelerations of a thread's bodies, from all positions. Eight bodies are worked on side by
- * side, each lane summing over all j in their order: that vectorises without reordering any sum. A
- * block whose size is no multiple of eight repeats its last body to fill the lanes, since a second
- * loop for the rest might be compiled to round otherwise.
+ * Finds the accelerations of a thread's bodies, from all positions. Eight bodies are computed side by side,
+ * and each lane sums over all j in their order, so that the loop vectorises without reordering any sum. A
+ * block whose size is not a multiple of eight repeats its last body to fill the lanes, because a compiler
+ * might round a second loop for the remainder differently.
  */
 static void accelerate(const struct input *in, const struct own *o)
 {
@@ -104,7 +108,7 @@ static void accelerate(const struct input *in, const struct own *o)
     }
 }
 
-/* Kick: half a step of velocity from the accelerations. */
+/* Kick: advances velocities by half a step, with the accelerations. */
 static void kick(const struct own *o, double half_step)
 {
     for (int axis = 0; axis < 3; axis++)
@@ -112,7 +116,7 @@ static void kick(const struct own *o, double half_step)
             o->velocity[axis][i] += half_step * o->acceleration[axis][i];
 }
 
-/* Drift: a step of position from the velocities. */
+/* Drift: advances positions by a step, with the velocities. */
 static void drift(const struct own *o, double time_step)
 {
     for (int axis = 0; axis < 3; axis++)
@@ -128,11 +132,11 @@ static void leave_positions(const struct shared *s, const struct own *o, int cop
         memcpy(left + axis * o->count, o->position[axis] + o->first, o->count * sizeof *left);
 }
 
-/* Fetches the positions that the others have left. */
+/* Fetches the positions that the other threads have left. */
 static void fetch_positions(const struct shared *s, const struct own *o, int copy)
 {
     const size_t count = thread_count(), thread = thread_number();
-    for (size_t i = 1; i < count; i++) /* each begins with the next: not all with one */
+    for (size_t i = 1; i < count; i++) /* each starts with the next: not all ask one node */
         read_soon(part_of(s->left[copy], (thread + i) % count), s->left[copy].bytes);
     for (size_t i = 1; i < count; i++) {
         const size_t other = (thread + i) % count;
@@ -152,7 +156,7 @@ static void simulate(const struct shared *s, const struct own *o)
         kick(o, 0.5 * time_step);
         drift(o, time_step);
         leave_positions(s, o, (int)(step % 2));
-        barrier(); /* all positions of the new step are there */
+        barrier(); /* all positions of the new step are left */
         fetch_positions(s, o, (int)(step % 2));
         accelerate(s->in, o);
         kick(o, 0.5 * time_step);
@@ -161,7 +165,7 @@ static void simulate(const struct shared *s, const struct own *o)
 
 /* ---- What is measured and checked ------------------------------------------------------------ */
 
-/* The total energy, summed in the order of the bodies. Collective; every node gets the same bits. */
+/* The total energy, summed in the order of the bodies. Collective. Every node gets the same bits. */
 static double total_energy(const struct shared *s, const struct own *o)
 {
     const struct input *in = s->in;
@@ -182,11 +186,12 @@ static double total_energy(const struct shared *s, const struct own *o)
     double sum = 0.0;
     for (size_t i = 0; i < in->bodies; i++)
         sum += s->energy[i];
-    barrier(); /* nobody overwrites energies that another still reads */
+    barrier(); /* no thread overwrites energies that another one still reads */
     return sum;
 }
 
-/* The total momentum along each axis; returns the sum of its bodies' absolute values, as a scale. */
+/* Finds the total momentum along each axis. Returns the sum of the absolute values of the bodies' momenta,
+ * as a scale. */
 static double total_momentum(const struct input *in, double *const velocity[3], double momentum[3])
 {
     double scale = 0.0;
@@ -201,8 +206,8 @@ static double total_momentum(const struct input *in, double *const velocity[3], 
 }
 
 /*
- * How far the acceleration that a body's owner has found is from a plain sequential sum, relative
- * to the sum of all pulls on it: what an owner that had missed somebody's last move would show.
+ * The difference between the acceleration that a body's owner has found and a plain sequential sum, relative
+ * to the sum of all forces on the body. It is large if the owner missed the last move of a body.
  */
 static double acceleration_error(const struct shared *s, size_t i)
 {
@@ -226,7 +231,7 @@ static const double MOMENTUM_BOUND = 1e-11;
 static const double ACCELERATION_BOUND = 1e-12;
 enum { SAMPLES = 64 };
 
-/* Says what is wrong with the result, if anything; NaN is always wrong. */
+/* Sets a complaint if the result is wrong. A NaN is always wrong. */
 static bool check(const struct shared *s, double energy_drift)
 {
     const struct input *in = s->in;
@@ -269,7 +274,7 @@ static bool grow(struct input *in, size_t capacity)
     return true;
 }
 
-/* Numbers in [0, 1) that are the same on every machine. */
+/* The next number in [0, 1), the same on every machine. */
 static double next_uniform(uint64_t *state)
 {
     double number = (double)(scattered(*state) >> 11) * 0x1p-53;
@@ -277,7 +282,7 @@ static double next_uniform(uint64_t *state)
     return number;
 }
 
-/* A vector of this length in a random direction. */
+/* Sets `out` to a vector of this length in a random direction. */
 static void random_vector(uint64_t *random, double length, double out[3])
 {
     double cosine = 1.0 - 2.0 * next_uniform(random);
@@ -302,16 +307,16 @@ static bool make_plummer(struct input *in, size_t bodies)
     in->softening = 0.05;
     in->time_step = 0.01;
     in->steps = 100;
-    in->drift_bound = bodies < 128 ? 1e-2 : 1e-4; /* few bodies: a close pair holds much of it */
+    in->drift_bound = bodies < 128 ? 1e-2 : 1e-4; /* few bodies: a close pair has much of the energy */
     if (!grow(in, bodies))
         return false;
     for (size_t i = 0; i < bodies; i++) {
         double inside, share, height, position[3], velocity[3];
-        do /* the mass inside the body's radius */
+        do /* the mass inside the radius of the body */
             inside = next_uniform(&random);
         while (inside == 0.0 || inside > 0.999);
         double radius = 1.0 / sqrt(pow(inside, -2.0 / 3.0) - 1.0);
-        do { /* its share of the escape speed, by rejection from q^2 (1 - q^2)^(7/2) */
+        do { /* the body's share of the escape speed, by rejection from q^2 (1 - q^2)^(7/2) */
             share = next_uniform(&random);
             height = 0.1 * next_uniform(&random);
         } while (height > share * share * pow(1.0 - share * share, 3.5));
@@ -325,7 +330,7 @@ static bool make_plummer(struct input *in, size_t bodies)
         }
     }
     in->bodies = bodies;
-    for (int axis = 0; axis < 3; axis++) { /* put the centre of mass to rest at the origin */
+    for (int axis = 0; axis < 3; axis++) { /* move the centre of mass to the origin, at rest */
         double position = 0.0, velocity = 0.0;
         for (size_t i = 0; i < bodies; i++) {
             position += in->position[axis][i] / (double)bodies;
@@ -346,7 +351,7 @@ static bool parse_number(const char *text, double *value)
     return end != text && *end == '\0' && isfinite(*value);
 }
 
-/* A line "keyword value" that describes the whole input; false if the keyword is not one. */
+/* Parses a line "keyword value" that describes the whole input. Returns false if the keyword is unknown. */
 static bool parse_setting(struct input *in, const char *keyword, double value, bool *valid)
 {
     if (strcmp(keyword, "gravity") == 0)
@@ -437,7 +442,8 @@ static bool read_file(struct input *in, const char *path)
     return good;
 }
 
-/* The command line's wishes; what is below its least value was not given. */
+/* The values of the command line's options. A value below the option's minimum means that it was not
+ * given. */
 static long bodies = 1, steps = -1;
 static const char *file = NULL, *time_step_word = NULL;
 
@@ -499,7 +505,7 @@ static double *room(size_t elements)
     return room;
 }
 
-/* The initial state of a thread's bodies, and everybody's initial positions. */
+/* Sets the initial state of a thread's bodies, and the initial positions of all bodies. */
 static void begin(const struct input *in, struct own *o)
 {
     const struct span own = own_share(in->bodies);
@@ -514,7 +520,7 @@ static void begin(const struct input *in, struct own *o)
     }
 }
 
-/* Shows the final state of a thread's bodies to all. */
+/* Copies the final state of a thread's bodies to shared memory. */
 static void end(const struct shared *s, struct own *o)
 {
     const size_t bytes = o->count * sizeof(double);

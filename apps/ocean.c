@@ -4,22 +4,25 @@
  *     hiroba cc -O3 -march=native -o ocean ocean.c -lm
  *     hiroba run -n 4 ./ocean -n 514 -s 12
  *
- * Read `move` first: it is the whole parallel program. In each step the stream functions of both
- * layers give, by Laplacians and A. Arakawa's Jacobians, how potential vorticity changes; two
- * elliptic equations, one for the difference of the layers and one for their mean, turn that into
- * the change of the stream functions (W. R. Holland, J. Phys. Oceanogr. 8, 1978). They are solved
- * by multigrid with red-black Gauss-Seidel relaxation.
+ * Read `move` first: it is the whole parallel program. In each step the stream functions of both layers give
+ * the change of potential vorticity, by Laplacians and A. Arakawa's Jacobians. Two elliptic equations, one
+ * for the difference of the layers and one for their mean, turn that into the change of the stream functions
+ * (W. R. Holland, J. Phys. Oceanogr. 8, 1978). They are solved by multigrid with red-black Gauss-Seidel
+ * relaxation.
  *
- * Every thread has a block of rows of each field. A relaxation reads some rows more on both sides
- * than it has, from its neighbours, and computes again privately what these compute there at the
- * same time: so a whole cycle needs one barrier, or a few on large grids, and both equations share
- * it. Grids that are small enough each thread relaxes whole, for itself. What comes between two
- * solutions a thread computes for as many rows beside its own as the next one needs, and so without
- * a barrier. Every number is computed by the same operations whoever does it, so nothing depends on
- * how many threads there are.
+ * Fitted to pages: all that a thread writes lies in one part of 64 KiB units, and the rows that neighbours
+ * read lie together (`grids.h`), so that they arrive in one message. Threads compute their neighbours'
+ * nearest rows again, because that is cheaper than a barrier for each relaxation.
  *
- * A field has (n - 2)^2 cells with walls around. Outside of a wall a value is such that the mean
- * with the one inside is the wall's: 0 for what the equations are solved for, and vorticity.
+ * Each thread has a block of rows of each field. A relaxation reads some more rows on both sides from the
+ * neighbours, and computes privately what these compute there at the same time. So a whole cycle needs one
+ * barrier, or a few on large grids, and both equations share it. Each thread relaxes the small grids whole
+ * and privately. Between two solutions a thread computes as many rows beside its own as the next solution
+ * needs, so that no barrier is needed there. Every number comes from the same operations on any thread, so no
+ * result depends on the number of threads.
+ *
+ * A field has (n - 2)^2 cells with walls around them. The value outside a wall is such that its mean with the
+ * value inside is the value at the wall: 0 for the unknowns of the equations, and for vorticity.
  */
 
 #include "multigrid.h"
@@ -57,16 +60,16 @@ static const double WIND = 1e-4 / 1000.0;                       /* stress by den
 
 enum { DIFFERENCE, MEAN, EQUATIONS = MOST_EQUATIONS };
 
-/* The share of the equations' solutions in the two layers' stream functions. */
+/* The factors of the equations' solutions in the two layers' stream functions. */
 static const double OF_UPPER = 4000.0 / 5000.0, OF_LOWER = -1000.0 / 5000.0;
 
-/* By how much the layers' difference stretches the upper and the lower layer, 1 / m^2. */
+/* How much the layers' difference stretches the upper and the lower layer, in 1 / m^2. */
 static double stretch(double depth)
 {
     return CORIOLIS * CORIOLIS / (GRAVITY * depth);
 }
 
-/* A stream function at the beginning: some eddies, none through a wall. Row and column from 1. */
+/* A stream function at the start: some eddies, none across a wall. Rows and columns from 1. */
 static double initial(size_t layer, size_t row, size_t column)
 {
     double y = ((double)row - 0.5) / (double)(n - 2), x = ((double)column - 0.5) / (double)(n - 2);
@@ -81,7 +84,7 @@ static double initial(size_t layer, size_t row, size_t column)
     return (layer == 0 ? 3e4 : 1e4) * sum;
 }
 
-/* What the wind adds to the vorticity of a row of the upper layer. */
+/* The vorticity that the wind adds to a row of the upper layer. */
 static double wind_at(size_t row)
 {
     double y = ((double)row - 0.5) / (double)(n - 2), wide = (double)(n - 2) * CELL;
@@ -90,24 +93,24 @@ static double wind_at(size_t row)
 
 enum { UPPER_LAYER, LOWER_LAYER, LAYERS };
 
-/* What is shared. */
+/* The state that all threads share. */
 struct shared {
     double *grids;
     struct sums {
         uint64_t checksum;
-        double walls[LAYERS]; /* the stream functions there, at the end */
+        double walls[LAYERS]; /* the stream functions at the walls, at the end */
         uint64_t cycles;
         bool has_failed;
     } *sums;
 };
 
-/* A thread's view of it all. */
+/* A thread's view of the ocean. */
 struct ocean {
     struct bench bench;
-    struct span mine, changed, moved; /* rows: with those whose right sides it makes, and moves */
+    struct span mine, changed, moved; /* rows: own, and those whose right sides it makes, and moves */
     struct solver solvers[EQUATIONS];
     struct grid stream[LAYERS], before[EQUATIONS]; /* the last changes */
-    struct grid answer; /* to a wall of height 1, and no right side */
+    struct grid answer; /* to a wall of height 1, with right side 0 */
     double walls[LAYERS], wall_before, answer_sum;
     double **wide[LAYERS], **vorticity[LAYERS], **potential[LAYERS]; /* private */
 };
@@ -138,7 +141,7 @@ static void make_solver(struct ocean *o, size_t equation)
     }
 }
 
-/* Finds where all grids are. */
+/* Lays out all grids. */
 static void lay_out_all(struct ocean *o, struct arena *arena)
 {
     const struct team *team = &o->bench.team;
@@ -151,7 +154,7 @@ static void lay_out_all(struct ocean *o, struct arena *arena)
         *unread[grid] = lay_out(arena, team, cells, width, solved_beside(o->solvers), NOWHERE);
 }
 
-/* A thread's view, without memory. */
+/* Makes a thread's view, without memory for shared grids. */
 static struct ocean *make_view(const struct team *team)
 {
     const size_t cells = (size_t)n - 2;
@@ -166,7 +169,7 @@ static struct ocean *make_view(const struct team *team)
     return o;
 }
 
-/* The sizes of the memory of all grids, for so many threads. */
+/* Finds the sizes of the memory of all grids, for `count` threads. */
 static struct arena find_sizes(size_t count)
 {
     struct arena arena = {0};
@@ -175,7 +178,7 @@ static struct arena find_sizes(size_t count)
     return (struct arena){.part = arena.part, .front = arena.front};
 }
 
-/* A thread's view of the grids in this memory. */
+/* Makes a thread's view of the grids in this memory. */
 static struct ocean *view_of(double *grids, const struct team *team)
 {
     struct arena arena = find_sizes(team->count);
@@ -192,7 +195,7 @@ static double **layer_rows(void)
     return private_rows((size_t)n - 2, (size_t)n);
 }
 
-/* The stream function of a layer, as wide as this thread has it, and what is beyond the walls. */
+/* Copies the rows of a layer's stream function that this thread has, and sets the values beyond the walls. */
 static void widen(const struct ocean *o, size_t layer)
 {
     const size_t cells = (size_t)n - 2;
@@ -211,7 +214,7 @@ static void widen(const struct ocean *o, size_t layer)
     }
 }
 
-/* The sum of four neighbours less four times the cell. */
+/* The sum of the four neighbours minus four times the cell, times `scale`. */
 static void laplacian_row(double **from, size_t i, double *restrict to, double scale)
 {
     const double *above = from[i - 1], *row = from[i], *below = from[i + 1];
@@ -220,8 +223,8 @@ static void laplacian_row(double **from, size_t i, double *restrict to, double s
                 (((above[j] + below[j]) + (row[j - 1] + row[j + 1])) - 4.0 * row[j]);
 }
 
-/* The vorticity of a layer, a row more on either side than what changes, and minus that beyond the
- * walls. */
+/* Finds the vorticity of a layer, for one more row on each side than `changed`. The value beyond a wall is
+ * minus the one inside. */
 static void find_vorticity(const struct ocean *o, size_t layer)
 {
     const size_t cells = (size_t)n - 2;
@@ -240,7 +243,8 @@ static void find_vorticity(const struct ocean *o, size_t layer)
     }
 }
 
-/* What the layers conserve: vorticity, the earth's turn, and the stretching of columns. */
+/* Finds the potential vorticity, which the layers conserve: vorticity, the earth's rotation, and the
+ * stretching of columns. */
 static void find_potential(const struct ocean *o)
 {
     const double upper = stretch(UPPER), lower = stretch(LOWER);
@@ -273,7 +277,7 @@ static void jacobian_row(double **p, double **q, size_t i, double *restrict to)
     }
 }
 
-/* How fast the potential vorticity of both layers changes in a row. */
+/* The rate of change of the potential vorticity of both layers in a row. */
 static void tendency_row(const struct ocean *o, size_t i, double *restrict upper,
                          double *restrict lower)
 {
@@ -288,7 +292,7 @@ static void tendency_row(const struct ocean *o, size_t i, double *restrict upper
         lower[j] = friction[j] - DRAG * o->vorticity[LOWER_LAYER][i][j] - lower[j];
 }
 
-/* The right sides of both equations, as far as this thread needs them. */
+/* Finds the right sides of both equations for the rows that this thread needs. */
 static void find_right_sides(const struct ocean *o)
 {
     for (size_t layer = 0; layer < LAYERS; layer++) {
@@ -310,9 +314,9 @@ static void find_right_sides(const struct ocean *o)
 
 /* ---- The parallel program -------------------------------------------------------------------- */
 
-/* Moves the stream functions by their change, and half of how much that differs from the last one
- * (J. C. Adams). The layers' difference is raised along the walls until it has no change in sum:
- * water does not vanish. */
+/* Advances the stream functions by their change, plus half the difference between that and the last change
+ * (J. C. Adams). Raises the layers' difference along the walls until the sum of its change is 0, so that
+ * the amount of water stays the same. */
 static void change(struct ocean *o, bool is_first)
 {
     double raised = -solution_sum(&o->solvers[DIFFERENCE]) / o->answer_sum;
@@ -340,7 +344,7 @@ static void change(struct ocean *o, bool is_first)
     o->wall_before = raised;
 }
 
-/* All steps. Collective. */
+/* Makes all steps. Collective. */
 static void move(struct ocean *o)
 {
     for (long step = 0; step < steps; step++) {
@@ -350,7 +354,7 @@ static void move(struct ocean *o)
     }
 }
 
-/* Collective: what the difference of the layers is if the walls are 1 and nothing else acts. */
+/* Finds the difference of the layers that follows from walls of height 1 alone. Collective. */
 static void find_answer(struct ocean *o)
 {
     struct solver *s = &o->solvers[DIFFERENCE];
@@ -363,7 +367,7 @@ static void find_answer(struct ocean *o)
         for (size_t j = 1; j + 1 < (size_t)n; j++)
             o->answer.own[i][j] = 1.0 + solution(s)[i][j];
     o->answer_sum = (double)(n - 2) * (double)(n - 2) + solution_sum(s);
-    meet(&o->bench.team); /* nobody reads it any more, and the next solution begins with 0 */
+    meet(&o->bench.team); /* all have read it, and the next solution starts with 0 */
     const struct level *l = s->level;
     struct span rows = clipped(l, o->mine.first, o->mine.end, l->down);
     for (size_t i = rows.first; i < rows.end; i++)
@@ -373,7 +377,7 @@ static void find_answer(struct ocean *o)
     o->bench.cycles = 0;
 }
 
-/* Makes a thread's view, and its part of the beginning. Collective. */
+/* Makes a thread's view, and its part of the initial state. Collective. */
 static struct ocean *make_ocean(const struct shared *s, const struct team *team)
 {
     const size_t cells = (size_t)n - 2, width = (size_t)n;
@@ -429,10 +433,10 @@ static void work(void *argument)
         memcpy(s->sums->walls, o->walls, sizeof o->walls);
         s->sums->cycles = o->bench.cycles;
     }
-    find_right_sides(o); /* for the checks: those of a next step, and their solutions */
+    find_right_sides(o); /* for the checks: the right sides of a next step, and their solutions */
     solve(&o->bench, o->solvers, EQUATIONS);
     for (size_t equation = 0; equation < EQUATIONS; equation++) {
-        if (o->solvers[equation].turn != 0) /* where the checks look for them */
+        if (o->solvers[equation].turn != 0) /* where the checks read them */
             for (size_t i = o->mine.first; i < o->mine.end; i++)
                 memcpy(o->solvers[equation].level[0].unknowns[0].own[i],
                        solution(&o->solvers[equation])[i], (size_t)n * sizeof(double));
@@ -441,13 +445,13 @@ static void work(void *argument)
 
 /* ---- Verdict --------------------------------------------------------------------------------- */
 
-/* Everything as one thread sees it that is alone. */
+/* The whole state, as a single thread sees it. */
 struct view {
     struct grid stream[LAYERS], right[EQUATIONS], unknowns[EQUATIONS];
     double walls[LAYERS];
 };
 
-/* A stream function anywhere, also beyond a wall; rows and columns of cells from 1. */
+/* A stream function at any cell, also beyond a wall; rows and columns of cells from 1. */
 static double stream_at(const struct view *v, size_t layer, size_t row, size_t column)
 {
     const size_t cells = (size_t)n - 2;
@@ -477,8 +481,8 @@ static double potential_at(const struct view *v, size_t layer, size_t row, size_
            (layer == UPPER_LAYER ? -stretch(UPPER) : stretch(LOWER)) * difference;
 }
 
-/* Arakawa's Jacobian from its definition: the mean of three ways to write it with differences over
- * two cells. `size` becomes the size of the terms. */
+/* Arakawa's Jacobian from its definition: the mean of three forms with differences over two cells. Sets
+ * `size` to the size of the terms. */
 static double jacobian_at(const struct view *v, size_t layer, size_t row, size_t column, double *size)
 {
     double p[3][3], q[3][3];
@@ -512,7 +516,7 @@ static double tendency_at(const struct view *v, size_t layer, size_t row, size_t
                                        : -DRAG * vorticity_at(v, layer, row, column));
 }
 
-/* Holds the right sides and the solutions in a cell against their definitions. */
+/* Compares the right sides and the solutions in a cell with their definitions. */
 static bool check_cell(const struct view *v, size_t row, size_t column,
                        const double largest_right[EQUATIONS])
 {
@@ -540,10 +544,10 @@ static bool check_cell(const struct view *v, size_t row, size_t column,
     return true;
 }
 
-/* Up to so many cells and steps everything is computed again by one thread. */
+/* Up to this many cells times steps, one thread computes everything again. */
 static const double CELLS_REPEATED = 2e7;
 
-/* Repeats the whole alone: the same to the last bit. */
+/* Repeats the whole computation with one thread and compares the bits. */
 static bool check_again(const struct view *v)
 {
     struct team team = {0, 1, false};
@@ -637,7 +641,7 @@ static int run(void)
     return all_agree() ? 0 : 1;
 }
 
-/* Whether the arguments make sense; sets what follows from them. */
+/* Checks the arguments and sets what follows from them. Returns false if they are wrong. */
 static bool prepare(void)
 {
     size_t cells = (size_t)n - 2, power = 8;

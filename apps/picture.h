@@ -18,15 +18,15 @@
 #pragma GCC diagnostic pop
 #endif
 
-/* A colour as light: linear red, green and blue, 0 to 1. */
+/* A colour as linear light: red, green and blue, 0 to 1. */
 struct light {
     double red, green, blue;
 };
 
-/* No picture is wider or higher than this: finer ones are averaged. */
+/* The largest width and height of a picture. Finer ones are averaged. */
 enum { PICTURE_EDGE_MAX = 1024 };
 
-/* The sRGB standard's transfer function (IEC 61966-2-1), from light to a byte and back. */
+/* The transfer function of the sRGB standard (IEC 61966-2-1), from light to a byte and back. */
 static inline unsigned char as_byte(double light)
 {
     double value = light <= 0.0031308 ? 12.92 * light : 1.055 * pow(light, 1.0 / 2.4) - 0.055;
@@ -45,7 +45,7 @@ static inline struct light mixed(struct light a, struct light b, double share_of
                           a.blue + share_of_b * (b.blue - a.blue)};
 }
 
-/* Whether a picture may be written there, to be asked before there is one. By node 0. */
+/* Returns true if a picture can be written to the path. Node 0 calls this before the computation. */
 static inline bool can_write(const char *path)
 {
     FILE *file = fopen(path, "ab");
@@ -56,15 +56,15 @@ static inline bool can_write(const char *path)
 }
 
 /*
- * Writes a square of n x n points, each of which `colour(data, row, column)` gives the light of.
- * Points that share a pixel are averaged as light, which smooths edges as a camera would.
+ * Writes a picture of n x n points, whose colours `colour(data, row, column)` returns. The points of one
+ * pixel are averaged as light, which smooths edges like a camera.
  */
 static inline bool write_picture(const char *path, size_t n,
                                  struct light (*colour)(const void *, size_t, size_t),
                                  const void *data)
 {
-    size_t points = (n + PICTURE_EDGE_MAX - 1) / PICTURE_EDGE_MAX; /* of a pixel's edge */
-    size_t edge = n / points;                                      /* a rest is cut off */
+    size_t points = (n + PICTURE_EDGE_MAX - 1) / PICTURE_EDGE_MAX; /* points along a pixel's edge */
+    size_t edge = n / points;                                      /* a remainder is cut off */
     unsigned char *pixels = malloc(3 * edge * edge), *pixel = pixels;
     if (pixels == NULL)
         return complain("no memory for a picture of %zu x %zu pixels", edge, edge);

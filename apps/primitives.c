@@ -1,14 +1,14 @@
 /*
- * primitives - what Hiroba's primitives cost here, as a program sees them.
+ * primitives - measures what Hiroba's primitives cost, as a program sees them.
  *
- *   hiroba cc -O2 -o primitives apps/primitives.c
- *   hiroba run -n 2 [--fault-source event|sigbus|sigsegv] ./primitives
+ * hiroba cc -O2 -o primitives apps/primitives.c hiroba run -n 2 [--fault-source event|sigbus|sigsegv]
+ * ./primitives
  *
- * Node 1 measures against node 0, the home of all pages. Each line is the median and the 99th
- * percentile of single operations, in microseconds. Operations are measured one by one, so each
- * includes two readings of the clock (some 0.05 us).
+ * Node 1 measures against node 0, the home of all pages. Each line is the median and the 99th percentile of
+ * single operations, in microseconds. Each operation is measured alone, so it includes two readings of the
+ * clock (about 0.05 us).
  *
- * The last lines are totals that `hiroba run --stats` must agree with: run with it and compare.
+ * The last lines are totals, to be compared with those of `hiroba run --stats`.
  */
 #include <hiroba.h>
 
@@ -32,7 +32,7 @@ static void report(const char *what, int count)
            1e6 * samples[count - 1 - count / 100]);
 }
 
-/* Touches the first byte of `count` pages from `first`; seconds in all. */
+/* Touches the first byte of `count` pages from `first`. Returns the total time in seconds. */
 static double touch(volatile char *memory, int first, int count, int store)
 {
     double total = 0;
@@ -93,7 +93,7 @@ int main(int argc, char **argv)
     }
     hiroba_barrier();
 
-    for (int i = 0; i < ROUNDS; i++) { /* strictly alternating holders */
+    for (int i = 0; i < ROUNDS; i++) { /* the holders alternate strictly */
         double began = hiroba_wtime();
         hiroba_lock(0);
         samples[i] = hiroba_wtime() - began;

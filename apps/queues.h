@@ -1,14 +1,15 @@
 /*
- * Work that cannot be given out beforehand: every thread has a queue of things of its own, which it takes under the queue's
- * lock, some at first and one by one in the end. When they are gone it takes the last half of what another has left, which
- * that one would come to last. So threads are done at the same time, though some things take longer, or some processors.
+ * Queues for work that cannot be assigned in advance. Each thread has a queue of its own, from which it takes
+ * things under the queue's lock: many at first, and one by one at the end. When its queue is empty, it takes
+ * the last half of another thread's queue, which that thread would reach last. So all threads finish at the
+ * same time, though some things take longer than others, or some processors are slower.
  */
 #ifndef HIROBA_APPS_QUEUES_H
 #define HIROBA_APPS_QUEUES_H
 
 #include "common.h"
 
-/* The things that nobody has taken yet of those that a thread begins with: next <= i < end. */
+/* The things of a thread's initial share that no thread has taken yet: next <= i < end. */
 struct queue {
     size_t next, end;
 };
@@ -17,10 +18,10 @@ struct queue {
 struct queues {
     struct parts all;
     size_t count;
-    unsigned first_lock; /* that one and all behind are theirs; queues share them if need be */
+    unsigned first_lock; /* of the first queue; the others follow, or are shared if they run out */
 };
 
-/* Empty queues for so many threads. Collective; a NULL `all.start` if there is no memory. */
+/* Makes empty queues for `count` threads. Collective. `all.start` is NULL if there is no memory. */
 static inline struct queues shared_queues(size_t count, unsigned first_lock)
 {
     return (struct queues){shared_parts(count, sizeof(struct queue)), count, first_lock};
@@ -37,9 +38,12 @@ static inline unsigned lock_of(struct queues queues, size_t owner)
     return queues.first_lock + (unsigned)(owner % (LOCKS - queues.first_lock));
 }
 
-enum { TURNS = 16 }; /* of a queue of one's own so large a part is taken at once: seldom a lock, and much left for others */
+/* A thread takes this fraction (1 / TURNS) of what is left in its own queue at once: few lock operations,
+ * and enough left for others. */
+enum { TURNS = 16 };
 
-/* Takes things out of a queue: the first ones of one's own, or the last half of another's; none if there are none. */
+/* Takes things from a queue: the first ones of the thread's own, or the last half of another's. Returns an
+ * empty span if the queue is empty. */
 static inline struct span take_from(struct queues queues, size_t owner)
 {
     struct queue *queue = part_of(queues.all, owner);
@@ -57,7 +61,7 @@ static inline struct span take_from(struct queues queues, size_t owner)
     return taken;
 }
 
-/* Takes things that nobody else has taken or ever will. False when no queue has any left. */
+/* Takes things that no other thread has taken or will take. Returns false when all queues are empty. */
 static inline bool take(struct queues queues, struct span *things)
 {
     const size_t own = thread_number();
@@ -65,7 +69,9 @@ static inline bool take(struct queues queues, struct span *things)
         *things = take_from(queues, (own + turn) % queues.count);
         if (things->first == things->end)
             continue;
-        if (turn > 0) { /* another's: what it does not begin with is for its own queue, which is empty and nobody else fills */
+        /* Another thread's things: those that this thread does not start with go to its own queue, which
+         * is empty and which no other thread fills. */
+        if (turn > 0) {
             lock(lock_of(queues, own));
             fill_queue(queues, (struct span){things->first + 1, things->end});
             unlock(lock_of(queues, own));

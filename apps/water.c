@@ -4,23 +4,27 @@
  *     hiroba cc -O3 -march=native -o water water.c -lm
  *     hiroba run -n 4 ./water -n 1728
  *
- * Read `move` first: it is the whole parallel program. Every thread has a block of molecules. For
- * each of them it computes the forces between it and the n / 2 molecules that follow, so each pair
- * is met once. What those forces do to molecules it collects in memory of its own, and at the end of
- * the phase gives to each other thread, in one piece, what is for that one's molecules. Sums are whole
- * numbers of a tiny unit, so that they are exact, whoever has found what. What a thread writes and others
- * read lies together, on its node: a step has two barriers, and brings two pieces from each other thread.
+ * Read `move` first: it is the whole parallel program. Each thread has a block of molecules. For each of them
+ * it computes the forces between it and the n / 2 molecules that follow, so each pair is computed once. It
+ * collects the forces on other threads' molecules in private memory, and at the end of the phase gives each
+ * other thread its forces in one piece. Sums are whole numbers of a tiny unit, so they are exact in any
+ * order. The data that a thread writes and others read lie together on its node: a step has two barriers, and
+ * fetches two pieces from each other thread.
  *
- * A molecule has three sites, which are bound by springs: the flexible model SPC/Fw (Y. Wu,
- * H. L. Tepper, G. A. Voth, J. Chem. Phys. 124, 024503, 2006). Pairs further apart than half of the
- * box do not act; over the last tenth of that distance their energy is switched off smoothly. The
- * equations of motion are solved by the predictor and corrector of C. W. Gear, with six derivatives.
- * Lengths are in angstrom, times in femtoseconds, masses in dalton, energies in kcal/mol.
+ * Fitted to pages: positions, motions, forces and forces given to others have pages of their own for each
+ * thread (`shared_parts`). Forces are collected in private memory and given to each other thread in one
+ * piece, instead of being added under a lock for each molecule. So a step needs two barriers and no lock.
+ *
+ * A molecule has three sites, which are bound by springs: the flexible model SPC/Fw (Y. Wu, H. L. Tepper, G.
+ * A. Voth, J. Chem. Phys. 124, 024503, 2006). Pairs further apart than half of the box do not act; over the
+ * last tenth of that distance their energy is switched off smoothly. The equations of motion are solved by
+ * the predictor and corrector of C. W. Gear, with six derivatives. Lengths are in angstrom, times in
+ * femtoseconds, masses in dalton, energies in kcal/mol.
  */
 
 #include "common.h"
 
-/* Square roots of negative numbers do not occur, and need not be reported. */
+/* Square roots of negative numbers do not occur, so errno need not report them. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("no-math-errno", "no-trapping-math")
 #endif
@@ -52,7 +56,7 @@ static void print_help(void)
 
 enum { SITES = 3, AXES = 3, COORDINATES = SITES * AXES }; /* oxygen, hydrogen, hydrogen */
 enum { DERIVATIVES = 7 };                                 /* of order 0 to 6 */
-enum { BLOCK = 16 }; /* molecules whose partial sums do not depend on who has them */
+enum { BLOCK = 16 }; /* molecules whose partial sums do not depend on their owner */
 
 static const double STEP = 0.25, ACCELERATION = 4.184e-4; /* of 1 kcal/mol per dalton and angstrom */
 static const double MASS[SITES] = {15.9994, 1.008, 1.008};
@@ -60,9 +64,9 @@ static const double CHARGE[SITES] = {-0.82, 0.41, 0.41}, COULOMB = 332.06371;
 static const double EPSILON = 0.1554253, SIGMA = 3.165492;
 static const double BOND = 1059.162, BOND_LENGTH = 1.012;
 static const double BEND = 75.90, BEND_ANGLE = 113.24 * 3.14159265358979323846 / 180.0;
-static const double VOLUME = 29.9, TEMPERATURE = 298.15, BOLTZMANN = 0.0019872041; /* a molecule's */
+static const double VOLUME = 29.9, TEMPERATURE = 298.15, BOLTZMANN = 0.0019872041; /* for one molecule */
 
-static double box, cutoff, switched; /* where the switch begins */
+static double box, cutoff, switched; /* where the switch starts */
 
 static size_t molecules_of_block(size_t block)
 {
@@ -75,7 +79,7 @@ static double random_of(uint64_t index)
     return (double)(scattered(index) >> 11) * 0x1p-52 - 1.0;
 }
 
-/* Three numbers of about the normal distribution. */
+/* Sets `vector` to three numbers of an approximately normal distribution. */
 static void random_vector(uint64_t index, double vector[AXES])
 {
     for (size_t axis = 0; axis < AXES; axis++) {
@@ -134,7 +138,7 @@ static double bound_energy(const double p[COORDINATES])
     return 0.5 * BOND * (longer_a * longer_a + longer_b * longer_b) + 0.5 * BEND * wider * wider;
 }
 
-/* Adds the forces of the springs. */
+/* Adds the forces of a molecule's springs. */
 static void add_bound_forces(const double p[COORDINATES], double force[COORDINATES])
 {
     double a[AXES], b[AXES], aa = 0.0, bb = 0.0, ab = 0.0;
@@ -164,8 +168,8 @@ static void add_bound_forces(const double p[COORDINATES], double force[COORDINAT
 /* Forces in whole numbers of this unit can be added in any order. */
 static const double UNIT = 0x1p-40;
 
-/* What a thread keeps for itself. Molecule i stands at i and again at n + i, so that those that
- * follow a molecule are in one piece; coordinates of a kind lie together. */
+/* The private state of a thread. Molecule i stands at i and again at n + i, so that the molecules that
+ * follow another one are contiguous. Coordinates of one kind are contiguous. */
 struct bench {
     double *position[COORDINATES];
     double *partial[COORDINATES]; /* forces of a block of molecules on others */
@@ -175,11 +179,11 @@ struct bench {
 
 enum { LANES = 128 };
 
-/* So many molecules near another one; its own arrays, that loops over them run fast. */
+/* Up to LANES molecules near another one, in arrays of their own, so that loops over them run fast. */
 struct near {
     size_t count, index[LANES];
     double position[COORDINATES][LANES], shift[AXES][LANES]; /* to the nearest image */
-    double energy[LANES], share[LANES];                      /* the switch, 1 to 0 */
+    double energy[LANES], share[LANES];                      /* the value of the switch, 1 to 0 */
     double force[COORDINATES][LANES], back[COORDINATES][LANES];
 };
 
@@ -217,7 +221,7 @@ static void find_near(const struct bench *b, size_t i, size_t first, size_t end,
             near->shift[axis][l] = nearest_shift(near->position[axis][l] - at[axis]);
 }
 
-/* What a switch has left at a distance, and its slope. */
+/* The value of the switch at a distance, and its slope. */
 static inline double share_at(double distance, double *slope)
 {
     double width = cutoff - switched, t = (distance - switched) / width;
@@ -227,8 +231,8 @@ static inline double share_at(double distance, double *slope)
     return 1.0 - t * t * t * (10.0 + t * (6.0 * t - 15.0));
 }
 
-/* The charges of two sites: their energy, and the forces that it makes. Compiled apart, that its loop
- * vectorises whatever stands around the call. */
+/* Adds the energy of the charges of two sites, and its forces. Not inlined, so that its loop vectorises
+ * independently of the code around the call. */
 __attribute__((noinline))
 static void add_charges(struct near *near, const double at[COORDINATES], size_t i, size_t j)
 {
@@ -252,8 +256,8 @@ static void add_charges(struct near *near, const double at[COORDINATES], size_t 
     }
 }
 
-/* The oxygens' attraction and repulsion, and the forces of the switch, which need the energy of
- * all the rest. Multiplies the energies by the switch. */
+/* Adds the oxygens' attraction and repulsion, and the forces of the switch, which need the energy of all
+ * the rest. Multiplies the energies by the switch. */
 static void add_oxygens(struct near *near, const double at[COORDINATES])
 {
     for (size_t l = 0; l < near->count; l++) {
@@ -273,7 +277,7 @@ static void add_oxygens(struct near *near, const double at[COORDINATES])
     }
 }
 
-/* The sum of some numbers, in an order that suits vectors. */
+/* The sum of some numbers, in an order that vectorises. */
 static double sum_of(const double *numbers, size_t count)
 {
     enum { WIDTH = 8 };
@@ -287,14 +291,14 @@ static double sum_of(const double *numbers, size_t count)
     return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
 
-/* The pairs of a molecule with those that follow it; the energy. */
+/* Computes the pairs of a molecule with those that follow it. Returns their energy. */
 static double meet_followers(const struct bench *b, struct near *near, size_t i,
                              double force[COORDINATES])
 {
     const size_t count = (size_t)n;
     size_t end = i + 1 + (count - 1) / 2;
     if (count % 2 == 0 && i < count / 2)
-        end++; /* the opposite one is met by one of the two */
+        end++; /* only one of two opposite molecules computes their pair */
     double at[COORDINATES], energy = 0.0;
     for (size_t c = 0; c < COORDINATES; c++)
         at[c] = b->position[c][i];
@@ -321,7 +325,7 @@ static double meet_followers(const struct bench *b, struct near *near, size_t i,
     return energy;
 }
 
-/* ---- What the threads share ------------------------------------------------------------------ */
+/* ---- Shared state ---------------------------------------------------------------------------- */
 
 enum { SUM_LOCK };
 
@@ -329,12 +333,12 @@ struct energies {
     double bound, pairs, kinetic;
 };
 
-/* Each thread has room of its own for what only it writes. */
+/* The state that all threads share. Each thread has parts of its own, which only it writes. */
 struct shared {
     struct parts positions; /* of a thread's molecules, one after the other */
     struct parts motions;   /* their derivatives times STEP^k / k! */
     struct parts forces;    /* on them, in units */
-    struct parts given;     /* the forces on a thread's molecules that another one has found */
+    struct parts given;     /* the forces on a thread's molecules that another thread has found */
     struct parts energies;  /* after each step, block by block */
     struct sums {
         uint64_t checksum;
@@ -351,15 +355,15 @@ static struct span molecules_of(size_t thread)
     return (struct span){molecules_of_block(share.first), molecules_of_block(share.end)};
 }
 
-/* The thread that has a block. */
+/* The thread that owns a block. */
 static size_t owner_of(size_t block)
 {
-    size_t each = blocks / threads, rest = blocks % threads; /* the first ones have one more */
+    size_t each = blocks / threads, rest = blocks % threads; /* the first threads have one more */
     size_t longer = rest * (each + 1);
     return block < longer ? block / (each + 1) : rest + (block - longer) / each;
 }
 
-/* What a molecule has of parts with room for `bytes` bytes a molecule. */
+/* The address of a molecule in parts that have `bytes` bytes for each molecule. */
 static void *of_molecule(struct parts parts, size_t i, size_t bytes)
 {
     size_t owner = owner_of(i / BLOCK);
@@ -394,14 +398,14 @@ static struct energies *energies_of(const struct shared *s, long step, size_t bl
     return part + (size_t)step * blocks + block;
 }
 
-/* The molecules of the thread that calls. */
+/* The molecules of the calling thread. */
 static struct span own_molecules(void)
 {
     return molecules_of(thread_number());
 }
 
-/* Gives each thread the forces on its molecules that this one has found, and adds to the own ones
- * what the others give. Collective. */
+/* Gives each thread the forces on its molecules that this thread has found, and adds the forces that the
+ * others give to its own. Collective. */
 static void exchange_forces(const struct shared *s, const struct bench *b)
 {
     const size_t me = thread_number();
@@ -430,7 +434,7 @@ static void add_force(const struct bench *b, size_t molecule, size_t c, double f
     b->force[molecule * COORDINATES + c] += (int64_t)(force / UNIT);
 }
 
-/* The forces between all molecules, and the energies. Collective; the positions are there. */
+/* Finds the forces between all molecules, and the energies. Collective; all positions must be written. */
 static void find_forces(const struct shared *s, const struct bench *b, long step)
 {
     const size_t count = (size_t)n;
@@ -440,7 +444,7 @@ static void find_forces(const struct shared *s, const struct bench *b, long step
         read_soon(position_of(s, theirs.first),
                   length_of(theirs) * COORDINATES * sizeof(double));
     }
-    for (size_t turn = 0; turn < threads; turn++) { /* the own ones while the others travel */
+    for (size_t turn = 0; turn < threads; turn++) { /* own ones first, while the others travel */
         struct span molecules = molecules_of((thread_number() + turn) % threads);
         const double *position = position_of(s, molecules.first);
         for (size_t i = molecules.first; i < molecules.end; i++)
@@ -473,13 +477,13 @@ static void find_forces(const struct shared *s, const struct bench *b, long step
 
 /* ---- The parallel program -------------------------------------------------------------------- */
 
-/* The acceleration that a force gives, times STEP^2 / 2. */
+/* The acceleration that a force causes, times STEP^2 / 2. */
 static double pushed(const struct shared *s, size_t i, size_t c)
 {
     return 0.5 * STEP * STEP * ACCELERATION * UNIT * (double)force_of(s, i)[c] / MASS[c / AXES];
 }
 
-/* Extrapolates: each derivative from those above it, as Taylor says. */
+/* Extrapolates each derivative from the higher ones, by Taylor's formula. */
 static void predict(const struct shared *s, size_t i)
 {
     double *position = position_of(s, i);
@@ -498,12 +502,12 @@ static void predict(const struct shared *s, size_t i)
     }
 }
 
-/* Gear's coefficients for equations of the second order that have no velocities in them. */
+/* Gear's coefficients for equations of the second order without velocities. */
 static const double CORRECTION[DERIVATIVES] = {863.0 / 6048, 665.0 / 1008, 1.0,      25.0 / 36,
                                                35.0 / 144,   1.0 / 24,     1.0 / 360};
 
-/* Corrects by how much the acceleration is not what was predicted, and brings the oxygen back into
- * the box. */
+/* Corrects the motion by the difference between the acceleration and its prediction, and brings the oxygen
+ * back into the box. */
 static void correct(const struct shared *s, size_t i)
 {
     double *position = position_of(s, i);
@@ -543,7 +547,7 @@ static void add_kinetic_energies(const struct shared *s, long step)
     }
 }
 
-/* All steps. Collective; the molecules are where they begin, and what acts on them is known. */
+/* Makes all steps. Collective; the initial state and its forces must be set. */
 static void move(const struct shared *s, const struct bench *b)
 {
     struct span own = own_molecules();
@@ -573,7 +577,7 @@ static bool make_bench(struct bench *b)
     return true;
 }
 
-/* Puts a thread's molecules where they begin, without a drift of the whole. Collective. */
+/* Puts a thread's molecules at their initial places, without a drift of the whole. Collective. */
 static void begin(const struct shared *s, const struct bench *b)
 {
     struct span own = own_molecules();
@@ -642,7 +646,7 @@ static struct energies energies_after(const struct shared *s, long step)
     return sum;
 }
 
-/* The energy of a pair of molecules, from nothing but its definition. */
+/* The energy of a pair of molecules, computed from its definition only. */
 static double pair_energy(const double p[COORDINATES], const double q[COORDINATES])
 {
     double shift[AXES], square = 0.0, energy = 0.0, slope;
@@ -664,7 +668,7 @@ static double pair_energy(const double p[COORDINATES], const double q[COORDINATE
     return energy * share_at(distance, &slope);
 }
 
-/* What of the energy depends on where a molecule is, if it is at `p`. */
+/* The part of the energy that depends on the place of a molecule, with the molecule at `p`. */
 static double energy_of(const struct shared *s, size_t molecule, const double p[COORDINATES])
 {
     double sum = bound_energy(p);
@@ -674,7 +678,7 @@ static double energy_of(const struct shared *s, size_t molecule, const double p[
     return sum;
 }
 
-/* Holds the forces on a molecule against the slope of its energy, from both sides. */
+/* Compares the forces on a molecule with the slope of its energy, from both sides. */
 static bool check_forces(const struct shared *s, size_t molecule)
 {
     const double apart = 1e-4;
@@ -693,7 +697,7 @@ static bool check_forces(const struct shared *s, size_t molecule)
     return true;
 }
 
-/* Up to so many pairs all energies are computed again, which takes a second or so. */
+/* Up to this many pairs, all energies are computed again, which takes about a second. */
 static const double PAIRS_CHECKED = 4e6;
 enum { SAMPLES = 24 };
 
@@ -759,7 +763,7 @@ static void report(const struct shared *s)
     printf("molecules                %ld\n", n);
     printf("steps                    %ld\n", steps);
     printf("threads                  %zu on %d node%s\n", threads, nodes, nodes == 1 ? "" : "s");
-    long apart = steps > 10 ? steps / 10 : 1; /* a line for each step, or some ten */
+    long apart = steps > 10 ? steps / 10 : 1; /* one line for each step, or about ten lines */
     for (long step = 0; step <= steps; step += apart) {
         struct energies e = energies_after(s, step);
         printf("energy after step %-6ld %.9g = %.9g bound %+.9g pairs %+.9g kinetic\n", step,
@@ -787,7 +791,7 @@ static int run(void)
     return all_agree() ? 0 : 1;
 }
 
-/* Whether the arguments make sense; sets what follows from them. */
+/* Checks the arguments and sets what follows from them. Returns false if they are wrong. */
 static bool prepare(void)
 {
     threads = threads_in_all();

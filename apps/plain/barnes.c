@@ -45,7 +45,7 @@ static long pool_size(void)
     return 2 * n + DEPTH;
 }
 
-/* Which of eight cubes a body lies in, on a level: the axes' digits of that level. */
+/* The number of the cube, of eight, that a body is in on a level: the axes' digits of that level. */
 static int octant(const struct body *body, int level, double extent)
 {
     int found = 0;
@@ -57,7 +57,8 @@ static int octant(const struct body *body, int level, double extent)
     return found;
 }
 
-/* Inserts a body into a subtree, whose lock is held. `used` counts the cells taken from the thread's pool. */
+/* Inserts a body into a subtree, whose lock the caller has. `used` counts cells taken from the thread's
+ * pool. */
 static void insert(int number, int subtree, double extent, long *used)
 {
     long cell = FIRST_SUBTREE + subtree;
@@ -83,7 +84,7 @@ static void insert(int number, int subtree, double extent, long *used)
     exit(1);
 }
 
-/* The centre and mass of all bodies in a cell. */
+/* Finds the centre and mass of all bodies in a cell. */
 static void sum_up(struct cell *cell, bool below)
 {
     vector moment = {0.0, 0.0, 0.0};
@@ -104,7 +105,7 @@ static void sum_up(struct cell *cell, bool below)
         cell->centre[axis] = cell->mass > 0.0 ? moment[axis] / cell->mass : 0.0;
 }
 
-/* Adds the pull of a mass at `from` on a body at `at`. */
+/* Adds the acceleration of a body at `at` by a mass at `from`. */
 static void pull(vector acceleration, const vector at, const vector from, double mass)
 {
     vector apart;
@@ -118,7 +119,7 @@ static void pull(vector acceleration, const vector at, const vector from, double
         acceleration[axis] += factor * apart[axis];
 }
 
-/* Adds the pull of all in a cell of an edge on a body. */
+/* Adds the acceleration of a body by all bodies in a cell with edge `edge`. */
 static void walk(struct body *body, const struct cell *cell, double edge)
 {
     double square = 0.0;
@@ -137,7 +138,7 @@ static void walk(struct body *body, const struct cell *cell, double edge)
     }
 }
 
-/* Half the edge of a cube around all bodies. Thread 0 clears the top of the tree. */
+/* Returns half the edge of a cube around all bodies. Thread 0 clears the top of the tree. */
 static double find_extent(long step, long first, long end)
 {
     double extent = 0.0;
@@ -192,7 +193,7 @@ static void step_on(long step)
         }
 }
 
-/* A random vector of a length. */
+/* Sets `v` to a random vector of length `length`. */
 static void point(vector v, double length, uint64_t seed)
 {
     const double z = 2.0 * uniform(seed) - 1.0, turn = 2.0 * M_PI * uniform(seed + 1);
@@ -201,13 +202,13 @@ static void point(vector v, double length, uint64_t seed)
     v[2] = length * z;
 }
 
-/* In H. C. Plummer's cluster, where density falls with the fifth power of the distance. */
+/* Places a body in H. C. Plummer's cluster, where density falls with the fifth power of the distance. */
 static void place(long i)
 {
     const uint64_t seed = (uint64_t)(8 * i);
     const double inside = 0.01 + 0.98 * uniform(seed), distance = 1.0 / sqrt(pow(inside, -2.0 / 3.0) - 1.0);
     point(bodies[i].position, distance, seed + 1);
-    const double escape = sqrt(2.0) * pow(1.0 + distance * distance, -0.25); /* its speed */
+    const double escape = sqrt(2.0) * pow(1.0 + distance * distance, -0.25); /* escape speed */
     point(bodies[i].velocity, 0.7 * uniform(seed + 3) * escape, seed + 4);
     memset(bodies[i].acceleration, 0, sizeof bodies[i].acceleration);
     bodies[i].mass = 1.0 / (double)n;

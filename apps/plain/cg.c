@@ -7,7 +7,7 @@
  * added up under a lock. Read `solve` first.
  *
  * The sums depend on the order in which threads add to them, so the checksum, the norm of the
- * solution, agrees to some ten digits only.
+ * solution, agrees to about ten digits only.
  */
 #include "plain.h"
 
@@ -25,7 +25,7 @@ static double *values;  /* of each element */
 static double *b, *x, *r, *p, *q; /* n each: right side, solution, residual, direction, product */
 static struct scalars *scalars;
 
-/* Row i has elements in columns i - d and i + d, if there are such. */
+/* The kth distance d: row i has elements in columns i - d and i + d, if these columns exist. */
 static long offset(int k)
 {
     static const double PARTS[OFFSETS] = {0.0, 0.0, 0.0003, 0.004, 0.021, 0.113, 0.29, 0.618};
@@ -39,7 +39,7 @@ static double element(long i, long j)
     return -0.5 - 0.5 * uniform(low << 32 | high);
 }
 
-/* The columns of row i, in ascending order, and how many there are. */
+/* Finds the columns of row i, in ascending order. Returns their number. */
 static int columns_of(long i, int found[2 * OFFSETS + 1])
 {
     int count = 0;
@@ -58,7 +58,7 @@ static double solution(long i)
     return 2.0 * uniform((uint64_t)i) - 1.0;
 }
 
-/* Rows first <= i < end, whose elements begin at `start`. */
+/* Makes rows first <= i < end, whose elements begin at `start`. */
 static void initialise(long first, long end, long start)
 {
     int found[2 * OFFSETS + 1];
@@ -80,7 +80,7 @@ static void initialise(long first, long end, long start)
     }
 }
 
-/* What all threads' parts of a scalar product come to. The other sum becomes zero meanwhile. */
+/* Returns the sum of all threads' parts of a scalar product. Sets the other sum to zero meanwhile. */
 static double sum_of_all(int turn, double mine)
 {
     hiroba_lock(SUM_LOCK);
@@ -146,7 +146,7 @@ static void work(void *nothing)
     keep_times(start, ready);
 }
 
-/* Whether the residual that the steps have kept is the solution's, and the solution nearer than zero is. */
+/* Returns true if the residual is that of the solution, and the solution is more exact than zero. */
 static bool check(double *norm)
 {
     double error = 0.0, size = 0.0, square = 0.0;

@@ -1,12 +1,12 @@
 /*
  * cholesky: Cholesky factorisation of a dense matrix by tasks on tiles.
  *
- * The lower triangle is stored in tiles of 64 x 64. Task (i, j, k) subtracts the product of tiles
- * (i, k) and (j, k) from tile (i, j); the last task of each tile, k = j, factors it or divides it
- * by the diagonal tile. A shared counter for each task holds how many other tasks it waits for. A
- * thread that ends a task counts down those that wait for it, and appends those that wait for
- * nothing to one queue. Counters and queue are under one lock; a thread that finds the queue empty
- * waits for a condition. Read `work` first.
+ * The lower triangle is stored in tiles of 64 x 64. Task (i, j, k) subtracts the product of tiles (i, k) and
+ * (j, k) from tile (i, j); the last task of each tile, k = j, factors it or divides it by the diagonal tile.
+ * A shared counter for each task has the number of tasks that it waits for. A thread that ends a task
+ * decrements the counters of the tasks that wait for it, and appends tasks whose counter is zero to one
+ * queue. Counters and queue are under one lock; a thread that finds the queue empty waits for a condition.
+ * Read `work` first.
  *
  * The tasks of a tile follow one another, so the checksum is the same for any number of threads.
  */
@@ -33,7 +33,7 @@ static unsigned char *waits; /* of each task, under QUEUE_LOCK */
 static struct task *tasks;   /* of the queue, under QUEUE_LOCK */
 static struct queue *queue;
 
-/* Diagonally dominant, and so positive definite. */
+/* An element of the matrix, which is diagonally dominant and so positive definite. */
 static double element(long i, long j)
 {
     const uint64_t low = (uint64_t)(i < j ? i : j), high = (uint64_t)(i < j ? j : i);
@@ -107,14 +107,14 @@ static unsigned char *waits_of(int i, int j, int k)
     return &waits[tile_number(i, j) * tiles + k];
 }
 
-/* One less that a task waits for. Under QUEUE_LOCK. */
+/* Decrements a task's counter, and queues the task if it reaches zero. Under QUEUE_LOCK. */
 static void count_down(int i, int j, int k)
 {
     if (--*waits_of(i, j, k) == 0)
         tasks[queue->end++] = (struct task){i, j, k};
 }
 
-/* Counts down what waits for a task that is done. Under QUEUE_LOCK. */
+/* Decrements the counters of the tasks that wait for a finished task. Under QUEUE_LOCK. */
 static void release(struct task t)
 {
     if (t.k < t.j)
@@ -186,7 +186,7 @@ static double at(long i, long j)
     return tile((int)(i / B), (int)(j / B))[i % B * B + j % B];
 }
 
-/* Whether L (L^T x) is what the matrix makes of x. */
+/* Returns true if L (L^T x) is the matrix times x. */
 static bool check(void)
 {
     double *ltx = private((size_t)n * sizeof *ltx);

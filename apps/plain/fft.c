@@ -40,7 +40,7 @@ static complex_number input(long j)
     return (complex_number){uniform((uint64_t)(2 * j)) - 0.5, uniform((uint64_t)(2 * j + 1)) - 0.5};
 }
 
-/* Own rows of `to` from the columns of `from`. */
+/* Writes this thread's rows of `to` from the columns of `from`. */
 static void transpose(complex_number *to, const complex_number *from)
 {
     const long first = own_first(m), end = own_end(m);
@@ -51,7 +51,7 @@ static void transpose(complex_number *to, const complex_number *from)
                     to[i * m + j] = from[j * m + i];
 }
 
-/* The transform of one row in place, scaled by 1 / sqrt(m). */
+/* Transforms one row in place, scaled by 1 / sqrt(m). */
 static void transform_row(complex_number *row)
 {
     const double scale = 1.0 / sqrt((double)m);
@@ -77,7 +77,7 @@ static void transform_row(complex_number *row)
         row[i].re *= scale, row[i].im *= scale;
 }
 
-/* The transform of `from` into `to`; `from` is lost. */
+/* Transforms `from` into `to` and overwrites `from`. */
 static void transform(complex_number *to, complex_number *from)
 {
     const long first = own_first(m), end = own_end(m);
@@ -118,7 +118,7 @@ static void work(void *nothing)
     keep_times(start, ready);
 }
 
-/* What element k should be. Two transforms turn the row round; an odd one more is a sum over all of it. */
+/* The correct value of element k. Two transforms reverse the row; one more is a sum over the whole row. */
 static complex_number should_be(long k)
 {
     const long half_turns = steps / 2;
@@ -132,7 +132,7 @@ static complex_number should_be(long k)
     return (complex_number){sum.re / sqrt((double)n), sum.im / sqrt((double)n)};
 }
 
-/* Samples, and the sum of squares, which is that of the input. */
+/* Checks some elements, and the sum of squares, which must equal that of the input. */
 static bool check(const complex_number *result)
 {
     const long samples = 8;

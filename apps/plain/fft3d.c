@@ -3,8 +3,8 @@
  * benchmark FT.
  *
  * The n x n x 32 points are stored plane by plane. A thread transforms along x and y in its block
- * of planes, and along z in its block of the rows of all planes, so between the two it reads what
- * the others have written. One transform gives the spectrum; each step damps the spectrum and
+ * of planes, and along z in its block of the rows of all planes, so between the two it reads the
+ * points that other threads have written. One transform gives the spectrum; each step damps the spectrum and
  * transforms it back. A barrier follows each half of a transform. Read `work` first.
  */
 #include "plain.h"
@@ -39,14 +39,14 @@ static complex_number root(long k, long length, bool back)
     return (complex_number){w.re, back ? -w.im : w.im};
 }
 
-/* How the wave number k of `length` decays in a step: exp(-alpha k^2), with k from -length / 2 on. */
+/* The factor by which wave number k of `length` decays in a step: exp(-alpha k^2), k from -length / 2. */
 static double decay(long k, long length)
 {
     const double wave = (double)(k < length / 2 ? k : k - length);
     return exp(-1e-4 * wave * wave);
 }
 
-/* The transform of numbers that lie `stride` apart; back, also divides by their number. */
+/* Transforms numbers that are `stride` apart. The transform back also divides by their number. */
 static void transform(complex_number *line, long length, long stride, bool back)
 {
     complex_number buffer[LONGEST];
@@ -70,7 +70,7 @@ static void transform(complex_number *line, long length, long stride, bool back)
         line[i * stride] = (complex_number){buffer[i].re * scale, buffer[i].im * scale};
 }
 
-/* Along x and y, in the thread's planes. */
+/* Transforms along x and y in the thread's planes. */
 static void transform_planes(complex_number *a, bool back)
 {
     const long first = own_first(DEPTH), end = own_end(DEPTH);
@@ -83,7 +83,7 @@ static void transform_planes(complex_number *a, bool back)
     hiroba_barrier();
 }
 
-/* Along z, in the thread's rows of every plane. */
+/* Transforms along z in the thread's rows of every plane. */
 static void transform_depth(complex_number *a, bool back)
 {
     const long first = own_first(n), end = own_end(n);

@@ -47,7 +47,7 @@ static void work(void *nothing)
     keep_times(start, ready);
 }
 
-/* All of it again by one thread, to the last bit. */
+/* Computes everything again with one thread; all bits must be equal. */
 static bool check(const double *result)
 {
     const long places = (n + 2) * (n + 2);

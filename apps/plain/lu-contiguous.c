@@ -17,11 +17,11 @@ static const struct program PROGRAM = {
 };
 
 static double *a;      /* n x n, block by block, shared */
-static double **where; /* blocks x blocks: where each begins; the same on every node */
+static double **where; /* blocks x blocks: where each block begins; the same on every node */
 static long blocks;
 static int thread_rows, thread_columns;
 
-/* Diagonally dominant, so that nothing needs to be exchanged. */
+/* An element of the matrix, which is diagonally dominant, so that pivoting is not needed. */
 static double element(long i, long j)
 {
     return uniform((uint64_t)(i * n + j)) - 0.5 + (i == j ? (double)n : 0.0);
@@ -68,7 +68,7 @@ static void subtract(double *y, double s, const double *x, long length)
         y[j] -= s * x[j];
 }
 
-/* d := L \ U, with the ones on L's diagonal left out. */
+/* d := L \ U, without the ones on L's diagonal. */
 static void factor_diagonal(double *d)
 {
     for (long k = 0; k < B; k++)
@@ -146,7 +146,7 @@ static void work(void *nothing)
     keep_times(start, ready);
 }
 
-/* Whether L (U x) is what the matrix makes of x. */
+/* Returns true if L (U x) is the matrix times x. */
 static bool check(void)
 {
     double *ux = private((size_t)n * sizeof *ux);

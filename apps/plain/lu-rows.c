@@ -19,7 +19,7 @@ static double *a; /* n x n, shared */
 static long blocks;
 static int thread_rows, thread_columns;
 
-/* Diagonally dominant, so that nothing needs to be exchanged. */
+/* An element of the matrix, which is diagonally dominant, so that pivoting is not needed. */
 static double element(long i, long j)
 {
     return uniform((uint64_t)(i * n + j)) - 0.5 + (i == j ? (double)n : 0.0);
@@ -42,7 +42,7 @@ static void subtract(double *y, double s, const double *x, long length)
         y[j] -= s * x[j];
 }
 
-/* d := L \ U, with the ones on L's diagonal left out. */
+/* d := L \ U, without the ones on L's diagonal. */
 static void factor_diagonal(double *d)
 {
     for (long k = 0; k < B; k++)
@@ -120,7 +120,7 @@ static void work(void *nothing)
     keep_times(start, ready);
 }
 
-/* Whether L (U x) is what the matrix makes of x. */
+/* Returns true if L (U x) is the matrix times x. */
 static bool check(void)
 {
     double *ux = private((size_t)n * sizeof *ux);

@@ -28,13 +28,13 @@ static long points(int level)
     return n >> level;
 }
 
-/* The row of a grid of m^3 points that repeats. */
+/* A row of a grid of m^3 points with periodic boundaries. */
 static double *row_of(double *grid, long m, long z, long y)
 {
     return grid + ((z + m) % m * m + (y + m) % m) * m;
 }
 
-/* The stencil's sums around a row of points. */
+/* Finds the stencil's sums around a row of points. */
 static void apply(const double weights[4], double *grid, long m, long z, long y, double *sums)
 {
     double beside[LONGEST], across[LONGEST]; /* of the rows in one and in two directions */
@@ -94,7 +94,7 @@ static void smooth(int level)
     hiroba_barrier();
 }
 
-/* Carries the residual to the next coarser grid, whose solution begins as zero. */
+/* Restricts the residual to the next coarser grid, whose solution starts as zero. */
 static void go_down(int level)
 {
     const long m = points(level + 1);
@@ -110,7 +110,7 @@ static void go_down(int level)
     hiroba_barrier();
 }
 
-/* Adds the next coarser grid's solution: points between others get their mean. */
+/* Adds the next coarser grid's solution. Points between coarse ones get the mean of these. */
 static void go_up(int level)
 {
     const long m = points(level + 1);
@@ -144,7 +144,7 @@ static void cycle(void)
     find_residual(0, right_side);
 }
 
-/* The place of a charge: of the first half they are positive, of the others negative. */
+/* The place of a charge. The first half of the charges are positive, the others negative. */
 static long charge(int i)
 {
     return (long)(mixed((uint64_t)i) % (uint64_t)(n * n * n));
@@ -175,7 +175,7 @@ static void work(void *nothing)
     keep_times(start, ready);
 }
 
-/* Whether the residual is the solution's, to the last bit, and smaller after every step. */
+/* Returns true if the residual has the same bits as the solution's, and each step makes it smaller. */
 static bool check(void)
 {
     double sums[LONGEST], before = 0.0, after = 0.0;

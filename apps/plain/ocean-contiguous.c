@@ -2,8 +2,8 @@
  * ocean-contiguous: wind-driven eddies in a square basin by multigrid, in a contiguous array for
  * each thread.
  *
- * It computes what ocean-rows computes, in the same order. Threads form an R x C grid; each owns a
- * rectangle of every grid. A rectangle is contiguous, with a ring of points around it that holds
+ * It makes the same computation as ocean-rows, in the same order. Threads form an R x C grid; each owns a
+ * rectangle of every grid. A rectangle is contiguous, with a ring of points around it for
  * copies of the neighbours' points, or zeros beyond a wall. A thread copies its neighbours' edges
  * into its own ring before it needs them. Read `solve` first.
  *
@@ -49,13 +49,13 @@ static long width(int level)
     return points(level) / thread_columns;
 }
 
-/* Where a thread's rectangle of a field begins, at the ring's corner. */
+/* The start of a thread's rectangle of a field: the ring's corner. */
 static double *part(double *field, int level, int thread)
 {
     return field + thread * (height(level) + 2) * (width(level) + 2);
 }
 
-/* How many points are above and left of a thread's rectangle. */
+/* The number of points above and left of a thread's rectangle. */
 static long above(int level, int thread)
 {
     return thread / thread_columns * height(level);
@@ -66,7 +66,7 @@ static long left_of(int level, int thread)
     return thread % thread_columns * width(level);
 }
 
-/* Fills the own ring of a field from the neighbours: with points of one colour or of BOTH. */
+/* Fills this thread's ring of a field from the neighbours, with points of one colour or of BOTH. */
 static void read_neighbours(double *field, int level, int colour)
 {
     const int me = hiroba_thread(), row = me / thread_columns, column = me % thread_columns;
@@ -89,7 +89,7 @@ static void read_neighbours(double *field, int level, int colour)
     }
 }
 
-/* Four, and one more for each wall that a point lies at; i and j count in the whole grid. */
+/* Four, plus one for each wall next to the point; i and j count in the whole grid. */
 static double weight(long i, long j, long m)
 {
     return 4.0 + (i == 1) + (i == m) + (j == 1) + (j == m);
@@ -97,7 +97,7 @@ static double weight(long i, long j, long m)
 
 static double strength(void)
 {
-    return 4.0 / (double)(n - 2); /* of eddies in the beginning: currents of about .2 points a step */
+    return 4.0 / (double)(n - 2); /* of eddies at the start: currents of about .2 points a step */
 }
 
 static void relax(int level, int sweeps)
@@ -120,7 +120,7 @@ static void relax(int level, int sweeps)
     }
 }
 
-/* Of a point of a thread's rectangle, whose ring is filled. */
+/* The residual of a point of a thread's rectangle, whose ring is filled. */
 static double residual(int level, int thread, long i, long j)
 {
     const long pitch = width(level) + 2;
@@ -130,7 +130,7 @@ static double residual(int level, int thread, long i, long j)
     return part(f[level], level, thread)[i * pitch + j] - (sum - its_weight * *p) / ldexp(1.0, 2 * level);
 }
 
-/* The right side of the next coarser grid, on which the solution begins as zero. */
+/* Makes the right side of the next coarser grid, on which the solution starts as zero. */
 static void restrict_residual(int level)
 {
     const int me = hiroba_thread();
@@ -179,7 +179,7 @@ static double error_of(int thread)
     return most;
 }
 
-/* The greatest of what all threads give. */
+/* Returns the greatest number that any thread passes. Collective. */
 static double greatest(double mine)
 {
     hiroba_lock(ERROR_LOCK);
@@ -213,13 +213,13 @@ static void solve(void)
     } while (error > TOLERANCE * strength() && ++cycle < MOST_CYCLES);
 }
 
-/* What the wind does to the vorticity of a row of the whole grid. */
+/* The vorticity that the wind adds to a row of the whole grid. */
 static double wind(long i)
 {
     return -0.02 * strength() * sin(M_PI * ((double)i - 0.5) / (double)(n - 2));
 }
 
-/* The vorticity, a step later, of a point of a thread's rectangle, whose rings are filled. */
+/* The next step's vorticity of a point of a thread's rectangle, whose rings are filled. */
 static double advanced(int thread, long i, long j, double wind)
 {
     const long pitch = width(0) + 2;
@@ -284,7 +284,7 @@ static void work(void *nothing)
     keep_times(start, ready);
 }
 
-/* Whether the last step's equation is solved, and its vorticity what follows from it, to the last bit. */
+/* Returns true if the last step's equation is solved, and its vorticity has the bits that follow from it. */
 static bool check(void)
 {
     const long pitch = width(0) + 2;

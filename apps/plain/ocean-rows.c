@@ -57,7 +57,7 @@ static struct part own(int level)
     return part_of(level, hiroba_thread());
 }
 
-/* Four, and one more for each wall that a point lies at. */
+/* Four, plus one for each wall next to the point. */
 static double weight(long i, long j, long m)
 {
     return 4.0 + (i == 1) + (i == m) + (j == 1) + (j == m);
@@ -65,7 +65,7 @@ static double weight(long i, long j, long m)
 
 static double strength(void)
 {
-    return 4.0 / (double)(n - 2); /* of eddies in the beginning: currents of about .2 points a step */
+    return 4.0 / (double)(n - 2); /* of eddies at the start: currents of about .2 points a step */
 }
 
 static void relax(int level, int sweeps)
@@ -91,7 +91,7 @@ static double residual(int level, long i, long j)
     return f[level][i * width + j] - laplacian / ldexp(1.0, 2 * level);
 }
 
-/* The right side of the next coarser grid, on which the solution begins as zero. */
+/* Makes the right side of the next coarser grid, on which the solution starts as zero. */
 static void restrict_residual(int level)
 {
     const long width = points(level + 1) + 2;
@@ -136,7 +136,7 @@ static double error_in(struct part part)
     return most;
 }
 
-/* The greatest of what all threads give. */
+/* Returns the greatest number that any thread passes. Collective. */
 static double greatest(double mine)
 {
     hiroba_lock(ERROR_LOCK);
@@ -169,13 +169,13 @@ static void solve(void)
     } while (error > TOLERANCE * strength() && ++cycle < MOST_CYCLES);
 }
 
-/* What the wind does to the vorticity of a row. */
+/* The vorticity that the wind adds to a row. */
 static double wind(long i)
 {
     return -0.02 * strength() * sin(M_PI * ((double)i - 0.5) / (double)(n - 2));
 }
 
-/* A point's vorticity a step later. */
+/* The next step's vorticity of a point. */
 static double advanced(long i, long j, double wind)
 {
     const long width = n;
@@ -235,7 +235,7 @@ static void work(void *nothing)
     keep_times(start, ready);
 }
 
-/* Whether the last step's equation is solved, and its vorticity what follows from it, to the last bit. */
+/* Returns true if the last step's equation is solved, and its vorticity has the bits that follow from it. */
 static bool check(void)
 {
     const struct part whole = {1, n - 1, 1, n - 1};

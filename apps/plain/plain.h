@@ -1,18 +1,18 @@
 /*
- * What the plain programs share: threads, the command line, the clock, the verdict.
+ * What the plain programs have in common: threads, the command line, the clock, the verdict.
  *
  *     hiroba cc -O2 -o sor sor.c -lm                     threads of all nodes of a job
  *     cc -O2 -DTHREADS -pthread -o sor-threads sor.c -lm threads of one process
  *
  * Both forms are the same source. Under THREADS the functions of hiroba.h that the programs call are
- * implemented on POSIX threads below, so the two forms differ in the cost of sharing alone.
+ * implemented on POSIX threads below, so the two forms differ only in the cost of sharing.
  *
  * A program calls `begin`, allocates with `shared`, computes inside `hiroba_run`, and returns `finish`.
  */
 #ifndef PLAIN_H
 #define PLAIN_H
 
-#define _DEFAULT_SOURCE /* beside C99: MAP_ANONYMOUS, clock_gettime, M_PI */
+#define _DEFAULT_SOURCE /* in addition to C99: MAP_ANONYMOUS, clock_gettime, M_PI */
 
 #include <errno.h>
 #include <math.h>
@@ -45,7 +45,7 @@ static int team = 1;          /* the threads that run now */
 static __thread int own_number = 0;
 static pthread_mutex_t mutexes[LOCKS];
 static pthread_cond_t conditions[CONDITIONS];
-static int arrived = 0, passed = 0; /* of the barrier: threads that wait, and how often all have come */
+static int arrived = 0, passed = 0; /* of the barrier: waiting threads, and completed barriers */
 
 static inline int hiroba_init(int *argc, char ***argv)
 {
@@ -93,7 +93,7 @@ static inline double hiroba_wtime(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Zeroed and on a page, as from Hiroba, and not touched. */
+/* Zeroed, page-aligned and untouched memory, as Hiroba returns it. */
 static inline void *hiroba_alloc(size_t bytes)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -190,7 +190,7 @@ static inline int hiroba_run(void (*function)(void *), void *argument)
 
 /* ---- The command line -------------------------------------------------------------------------- */
 
-/* A program, and the sizes it takes. */
+/* A program, and the sizes that it accepts. */
 struct program {
     const char *name, *counts; /* what -n counts */
     long least, most;          /* bounds of -n */
@@ -208,7 +208,7 @@ static struct { /* shared, under TIMES_LOCK */
     double init, compute;
 } *times_taken;
 
-/* Exits with a sentence, which node 0 prints. Called by every node, outside `hiroba_run`. */
+/* Exits with a message, which node 0 prints. Called by every node, outside `hiroba_run`. */
 __attribute__((format(printf, 2, 3), noreturn))
 static inline void leave(int status, const char *format, ...)
 {
@@ -224,7 +224,7 @@ static inline void leave(int status, const char *format, ...)
     exit(status);
 }
 
-/* Refuses a size that the program cannot take. */
+/* Exits with status 2 if the program does not accept the size. */
 static inline void require(bool holds, const char *takes)
 {
     if (!holds)
@@ -249,7 +249,7 @@ static inline void print_help(void)
     printf("\nExit status: 0 the result passed its checks, 1 it did not, 2 bad arguments.\n");
 }
 
-/* The number behind an option. */
+/* The number after an option. */
 static inline long number_of(const char *option, const char *text, long least, long most)
 {
     char *end = NULL;
@@ -320,7 +320,7 @@ static inline void *private(size_t bytes)
     return memory;
 }
 
-/* The first of the things of part `part` of `parts`; the last is before the first of the next part. */
+/* The first thing of part `part` of `parts`. The part ends before the first thing of the next one. */
 static inline long first_of(long things, int part, int parts)
 {
     return things * part / parts;
@@ -337,7 +337,7 @@ static inline long own_end(long things)
     return first_of(things, hiroba_thread() + 1, threads);
 }
 
-/* The part that this thread initialises: its own, or all or nothing. */
+/* The part that this thread initialises: its own, everything, or nothing. */
 static inline long init_first(long things)
 {
     return init_all ? own_first(things) : 0;
@@ -348,7 +348,7 @@ static inline long init_end(long things)
     return init_all ? own_end(things) : hiroba_thread() == 0 ? things : 0;
 }
 
-/* Joins the job and parses the command line. Exits with status 2 if that is not valid. */
+/* Joins the job and parses the command line. Exits with status 2 if the command line is not valid. */
 static inline void begin(const struct program *program, int argc, char **argv)
 {
     the_program = program;
@@ -366,7 +366,7 @@ static inline void begin(const struct program *program, int argc, char **argv)
 
 /* ---- Numbers ----------------------------------------------------------------------------------- */
 
-/* A random number for each x (S. Vigna's SplitMix64): the same on every thread. */
+/* A random number for x (S. Vigna's SplitMix64), the same on every thread. */
 static inline uint64_t mixed(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;
@@ -381,7 +381,7 @@ static inline double uniform(uint64_t x)
     return (double)(mixed(x) >> 11) / 9007199254740992.0;
 }
 
-/* A checksum with one more number in it. */
+/* Adds a number to a checksum and returns it. */
 static inline uint64_t with_bits(uint64_t checksum, double value)
 {
     uint64_t bits;
@@ -393,7 +393,7 @@ static inline uint64_t with_bits(uint64_t checksum, double value)
 
 /*
  * Records the time of the initialisation, from `start` to `ready`, and of the computation since then, after a
- * barrier. The longest of all threads counts: a thread that is late to read the clock sees too little.
+ * barrier. The longest time of all threads counts, because a thread that reads the clock late measures less.
  */
 static inline void keep_times(double start, double ready)
 {
@@ -404,7 +404,7 @@ static inline void keep_times(double start, double ready)
     hiroba_unlock(TIMES_LOCK);
 }
 
-/* Says on standard error what is wrong, and returns false. */
+/* Prints an error to standard error, and returns false. */
 __attribute__((format(printf, 1, 2)))
 static inline bool wrong(const char *format, ...)
 {
@@ -427,7 +427,7 @@ static inline int finish_with(bool right, const char *checksum)
     return right ? 0 : 1;
 }
 
-/* Ends a program whose result is the same to the last bit for any number of threads. */
+/* Ends a program whose result has the same bits for any number of threads. */
 static inline int finish(bool right, uint64_t checksum)
 {
     char text[32];
@@ -435,7 +435,7 @@ static inline int finish(bool right, uint64_t checksum)
     return finish_with(right, text);
 }
 
-/* Ends one whose sums depend on their order: the checksum is a number of some nine valid digits. */
+/* Ends a program whose sums depend on their order. The checksum is a number with about nine valid digits. */
 static inline int finish_near(bool right, double checksum)
 {
     char text[48];

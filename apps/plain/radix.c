@@ -66,7 +66,8 @@ static void work(void *nothing)
     keep_times(start, ready);
 }
 
-/* In order, and the same keys: their sum and a sum of random functions of them are as before. */
+/* Checks the order, and that the keys are the same ones, by their sum and a sum of random functions of
+ * them. */
 static bool check(const uint32_t *sorted)
 {
     uint64_t is = 0, should = 0, is_mixed = 0, should_mixed = 0;

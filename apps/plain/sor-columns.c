@@ -19,7 +19,7 @@ static double initial(long place)
     return uniform((uint64_t)place);
 }
 
-/* The points of one colour in some columns. */
+/* Relaxes the points of one colour in some columns. */
 static void relax(double *points, int colour, long first, long end)
 {
     const long width = n + 2;
@@ -55,7 +55,7 @@ static void work(void *nothing)
     keep_times(start, ready);
 }
 
-/* All of it again by one thread, to the last bit. */
+/* Computes everything again with one thread; all bits must be equal. */
 static bool check(void)
 {
     const long places = (n + 2) * (n + 2);

@@ -4,8 +4,8 @@
  *
  * A task is a square. If Gauss's formula for it and for its four quarters differ too much, the
  * quarters become tasks. Each thread has a list of tasks under a lock; it appends new tasks and
- * takes the last one. A thread without tasks steals the first, which is the largest, of another
- * thread's list. The number of unfinished tasks is kept under a lock of its own. Tasks are
+ * takes the last one. A thread without tasks steals the first task, the largest, of another
+ * thread's list. The number of unfinished tasks has a lock of its own. Tasks are
  * allocated by `hiroba_malloc`, and freed by the thread that did them. Read `work` first.
  *
  * The result for a square depends on the square alone, and the integral is added up in integers:
@@ -109,7 +109,7 @@ static struct task *take_any(void)
     return task;
 }
 
-/* Counts `more` tasks, and returns how many wait. */
+/* Adds `more` to the number of waiting tasks, and returns it. */
 static long count(long more)
 {
     hiroba_lock(COUNT_LOCK);
@@ -118,7 +118,7 @@ static long count(long more)
     return waiting;
 }
 
-/* Does a task, and returns what it adds to the integral, in UNITs: 0 if it was cut into others. */
+/* Does a task. Returns its contribution to the integral, in UNITs: 0 if it was split into other tasks. */
 static int64_t do_task(const struct task *task)
 {
     const double half = 0.5 * task->edge;

@@ -8,8 +8,8 @@
  * all in their cells and in the 26 cells around. A barrier follows each phase. Read `step_on`
  * first.
  *
- * The order of a list, and so the order of sums, depends on which thread came first: the checksum,
- * the potential energy, agrees to some ten digits only. Units: 1e-10 m, 1e-12 s, atomic mass units,
+ * The order of a list, and so the order of sums, depends on the order of the threads: the checksum,
+ * the potential energy, agrees to about ten digits only. Units: 1e-10 m, 1e-12 s, atomic mass units,
  * kJ/mol.
  */
 #include "plain.h"
@@ -119,7 +119,7 @@ static double meet(vector p[ATOMS], vector q[ATOMS], vector force[ATOMS])
     return share * energy;
 }
 
-/* The forces on all molecules of a cell, which are zero before. Returns half the energy with others. */
+/* Adds the forces on all molecules of a cell. Returns half of their energy with other molecules. */
 static double find_forces_in(long cell)
 {
     double energy = 0.0;
@@ -147,7 +147,7 @@ static double find_forces(long first, long end)
     return energy;
 }
 
-/* Half a step of each velocity of a molecule. */
+/* Advances each velocity of a molecule by half a step. */
 static void push(struct molecule *m)
 {
     for (int a = 0; a < ATOMS; a++)
@@ -155,7 +155,7 @@ static void push(struct molecule *m)
             m->velocity[a][axis] += 0.5 * STEP * ACCELERATION / MASS[a] * m->force[a][axis];
 }
 
-/* A step of a molecule's place; it comes back into the box on the other side. */
+/* Advances a molecule's position by a step; it re-enters the box on the other side. */
 static void drift(struct molecule *m)
 {
     for (int axis = 0; axis < AXES; axis++) {
@@ -179,7 +179,8 @@ static double kinetic_energy(long first, long end)
     return energy;
 }
 
-/* One step of the velocity form of Verlet's method. Returns the thread's part of the potential energy. */
+/* Makes one step of the velocity form of Verlet's method. Returns the thread's part of the potential
+ * energy. */
 static double step_on(long first, long end)
 {
     struct molecule *leaving = NULL;
@@ -214,7 +215,7 @@ static double step_on(long first, long end)
     return energy;
 }
 
-/* On a lattice, turned about, at random velocities, of which every two molecules have opposite ones. */
+/* Places a molecule on a lattice, rotated, with a random velocity. Pairs of molecules have opposite ones. */
 static void place(struct molecule *m, long i)
 {
     const long row = (long)ceil(cbrt((double)n) - 1e-9), pair = i / 2 * 2;
@@ -232,7 +233,7 @@ static void place(struct molecule *m, long i)
     }
 }
 
-/* Makes the molecules that begin in some cells. */
+/* Makes the molecules that start in some cells. */
 static void initialise(long first, long end)
 {
     for (long i = 0; i < n; i++) {
@@ -280,7 +281,7 @@ static void work(void *nothing)
     keep_times(start, ready);
 }
 
-/* Energy is kept, and momentum, and no molecule is lost or in a wrong cell. */
+/* Checks that energy and momentum are conserved, and that each molecule is in the right cell. */
 static bool check(void)
 {
     const double before = sums->potential[0] + sums->kinetic[0];

@@ -8,7 +8,7 @@
  * molecule at a time under the molecule's lock. Read `step_on` first.
  *
  * The order in which threads add forces varies, so the checksum, the potential energy, agrees to
- * some ten digits only. Units: 1e-10 m, 1e-12 s, atomic mass units, kJ/mol.
+ * about ten digits only. Units: 1e-10 m, 1e-12 s, atomic mass units, kJ/mol.
  */
 #include "plain.h"
 
@@ -105,7 +105,8 @@ static double meet(vector p[ATOMS], vector q[ATOMS], vector force_p[ATOMS], vect
     return share * energy;
 }
 
-/* Adds all forces to the molecules', which are zero. Returns the potential energy of the thread's part. */
+/* Adds all forces to those of the molecules, which are zero. Returns the potential energy of the thread's
+ * part. */
 static double find_forces(void)
 {
     const long first = own_first(n), end = own_end(n);
@@ -133,7 +134,7 @@ static double find_forces(void)
     return energy;
 }
 
-/* Half a step of each velocity of the thread's molecules. */
+/* Advances each velocity of the thread's molecules by half a step. */
 static void push(long first, long end)
 {
     for (long i = first; i < end; i++)
@@ -153,7 +154,8 @@ static double kinetic_energy(long first, long end)
     return energy;
 }
 
-/* One step of the velocity form of Verlet's method. Returns the thread's part of the potential energy. */
+/* Makes one step of the velocity form of Verlet's method. Returns the thread's part of the potential
+ * energy. */
 static double step_on(long first, long end)
 {
     push(first, end);
@@ -169,7 +171,7 @@ static double step_on(long first, long end)
     return energy;
 }
 
-/* On a lattice, turned about, at random velocities, of which every two molecules have opposite ones. */
+/* Places a molecule on a lattice, rotated, with a random velocity. Pairs of molecules have opposite ones. */
 static void place(long i)
 {
     const long edge = (long)ceil(cbrt((double)n) - 1e-9), pair = i / 2 * 2;
@@ -212,7 +214,7 @@ static void work(void *nothing)
     keep_times(start, ready);
 }
 
-/* Energy and momentum are kept. */
+/* Checks that energy and momentum are conserved. */
 static bool check(void)
 {
     const double before = sums->potential[0] + sums->kinetic[0];

@@ -1,12 +1,12 @@
-/* Shared memory handed over by messages: blocks go round from node to node, each node checks what the last
+/* Shared memory handed over by messages: blocks go round from node to node. Each node checks what the last
  * one wrote, writes something else and passes the block on. No lock and no barrier: a send releases, a
  * receive acquires.
  *
  *     hiroba cc -O2 handover.c -o handover
  *     hiroba run -n 4 ./handover [-l] [ROUNDS [BYTES]]
  *
- * With -l a node writes late, after it has passed the block on: that is a mistake, and found.
- */
+ * With -l a node writes late, after it has passed the block on. That is an error, and the next node finds
+ * it. */
 #include "ports.h"
 
 enum { BLOCKS = 3 };
@@ -54,7 +54,7 @@ int main(int argc, char **argv)
             fill(blocks + (size_t)block * bytes, bytes, block, 0);
             pass_on(next, blocks + (size_t)block * bytes, 0);
         }
-    /* Each block comes to each node once in `nodes` rounds; the last round ends at node 0. */
+    /* In each round each block visits each node once; the last round ends at node 0. */
     for (long received = 0; received < BLOCKS * rounds; received++) {
         hiroba_port_message message;
         MUST(hiroba_port_receive(in, &message, HIROBA_PORT_ANY_SIZE, HIROBA_PORT_FOREVER));

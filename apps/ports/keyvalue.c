@@ -1,10 +1,9 @@
-/* A key-value store on node 0. A client asks to be let in and gets a send right to a port of its own
- * session; when it gives that right up, or ends, the server hears of it by a no-senders notification and
- * forgets the session.
+/* A key-value store on node 0. A client requests a session and gets a send right to the session's own
+ * port. When the client releases that right, or ends, the server gets a no-senders notification and
+ * removes the session.
  *
  *     hiroba cc -O2 -pthread keyvalue.c -o keyvalue
- *     hiroba run -n 4 ./keyvalue [KEYS]
- */
+ *     hiroba run -n 4 ./keyvalue [KEYS] */
 #include <pthread.h>
 
 #include "ports.h"
@@ -100,7 +99,7 @@ static void *serve(void *argument)
     return NULL;
 }
 
-/* Asks the session for something about a key; the message that answers. */
+/* Sends a request about a key to the session. Returns the answer. */
 static hiroba_port_message ask(hiroba_port session, hiroba_port reply_port, uint32_t id, const char *key,
                                const hiroba_port_region *value)
 {

@@ -1,8 +1,7 @@
 /* Ping-pong: a thread of node 0 answers requests; every node sends some and waits for each answer.
  *
  *     hiroba cc -O2 -pthread pingpong.c -o pingpong
- *     hiroba run -n 2 ./pingpong [ROUNDS [BYTES]]
- */
+ *     hiroba run -n 2 ./pingpong [ROUNDS [BYTES]] */
 #include <pthread.h>
 
 #include "ports.h"

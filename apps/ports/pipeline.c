@@ -1,10 +1,9 @@
 /* Producers and a consumer: every node makes numbers and sends them to a port of its own, whose receive
- * right it has given to node 0 in a message. Node 0 receives from a set of all these ports until each has
- * told its end.
+ * right it has sent to node 0 in a message. Node 0 receives from a set of all these ports until each
+ * producer has sent its end.
  *
  *     hiroba cc -O2 -pthread pipeline.c -o pipeline
- *     hiroba run -n 4 ./pipeline [COUNT]
- */
+ *     hiroba run -n 4 ./pipeline [COUNT] */
 #include <pthread.h>
 
 #include "ports.h"
@@ -69,7 +68,7 @@ int main(int argc, char **argv)
     MUST(hiroba_port_look_up("consumer", &out, HIROBA_PORT_FOREVER));
     MUST(hiroba_port_allocate(&in));
     MUST(hiroba_port_insert_right(in, make_send(in)));
-    /* Some numbers are sent before the port leaves: they follow it. */
+    /* Some numbers are sent before the port moves; they follow it. */
     for (long made = 0; made < count;) {
         if (made == 2 * NUMBERS_A_MESSAGE || (made == 0 && count <= 2 * NUMBERS_A_MESSAGE)) {
             hiroba_port_message message;

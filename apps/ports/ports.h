@@ -1,4 +1,5 @@
-/* What the programs of this directory share: the end of a program when a call fails, and short forms. */
+/* What the programs of this directory share: macros that end the program when a call fails, and short
+ * forms. */
 #ifndef PORTS_H
 #define PORTS_H
 
@@ -9,7 +10,7 @@
 #include <hiroba.h>
 #include <hiroba_port.h>
 
-/* Ends the program with a sentence unless the condition holds. */
+/* Ends the program with a message unless the condition holds. */
 #define EXPECT(condition, what)                                                                                        \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
@@ -34,7 +35,7 @@ static inline hiroba_port_right make_send(hiroba_port name)
     return right;
 }
 
-/* Answers a request by the right that came with it, which is used up. */
+/* Answers a request with the right that came with it, and consumes the right. */
 static inline int answer(const hiroba_port_message *request, const hiroba_port_message *message)
 {
     hiroba_port_right right = {request->reply.name, HIROBA_PORT_MOVE_SEND_ONCE};

@@ -1,4 +1,5 @@
-//! Gives the library its name, by which the loader knows that a preloaded copy is the one that a program needs.
+//! Sets the library's soname, by which the loader recognises a preloaded copy as the one that a program
+//! needs.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libhiroba.so");

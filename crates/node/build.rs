@@ -1,9 +1,10 @@
-//! Tells builds of one version apart: a number over the sources of all that must agree between the nodes of a job.
+//! Computes the build number: a hash over the sources on which the nodes of a job must agree. It
+//! distinguishes builds of one version.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// The rooms whose sources decide what nodes say to each other and how they take it.
+/// The rooms whose sources decide what nodes send to each other and how they interpret it.
 const ROOMS: [&str; 7] = ["base", "wire", "protocol", "fabric", "memory", "trace", "node"];
 
 fn main() -> io::Result<()> {
@@ -37,7 +38,7 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// The 64-bit hash of Fowler, Noll and Vo (FNV-1a): the same wherever and with whatever compiler it is computed.
+/// The 64-bit hash of Fowler, Noll and Vo (FNV-1a). Its value does not depend on machine or compiler.
 struct Fnv(u64);
 
 impl Fnv {
@@ -45,7 +46,7 @@ impl Fnv {
         Fnv(0xcbf2_9ce4_8422_2325)
     }
 
-    /// Adds bytes and their number, so that where one piece ends and the next begins counts too.
+    /// Adds bytes and their number, so that the boundary between two pieces changes the hash too.
     fn add(&mut self, bytes: &[u8]) {
         for byte in bytes.iter().chain(&(bytes.len() as u64).to_le_bytes()) {
             self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);

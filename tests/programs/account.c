@@ -1,7 +1,8 @@
 /*
- * Proves: a program sees its own account. Node 1 reads PAGES pages of node 0's, one after the other. Its seconds add up to the time
- * between two looks, and it has waited for pages. With "each", which goes with --prefetch off, every page has cost
- * a fault and came by itself, whatever the program says beforehand; without, most came ahead.
+ * Proves: a program can read its own account. Node 1 reads PAGES pages of node 0, one after the other. The
+ * times in its account add up to the elapsed time, and it has waited for pages. With "each", which goes with
+ * --prefetch off, each page costs a fault and is fetched alone, even if the program gives hints; otherwise
+ * most pages are fetched ahead.
  */
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /*
- * Proves: hiroba_alloc and hiroba_alloc_at give every node the same address and zeroed memory, of
- * any size; regions do not overlap; what cannot be had gives NULL and errno everywhere, and does
- * no harm to what comes after.
+ * Proves: hiroba_alloc and hiroba_alloc_at give every node the same address and zeroed memory, of any size.
+ * Regions do not overlap. An impossible allocation returns NULL and sets errno on every node, and does not
+ * affect later ones.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -9,7 +9,7 @@
 #include "check.h"
 
 static int node, nodes;
-static uintptr_t *addresses; /* what each node got */
+static uintptr_t *addresses; /* that each node got */
 
 static void check_same_everywhere(const void *region)
 {
@@ -21,7 +21,7 @@ static void check_same_everywhere(const void *region)
     hiroba_barrier();
 }
 
-/* Every node fills its own block of the region, after it has found the whole region zeroed. */
+/* Checks that the whole region is zeroed; then every node fills its own block of it. */
 static void check_region(unsigned char *region, size_t bytes, unsigned char mark)
 {
     size_t first = bytes / (size_t)nodes * (size_t)node;

@@ -1,7 +1,8 @@
 /*
- * Proves: atomics lose nothing and order each other. fetch_add counts exactly and gives every
- * ticket once; compare_exchange loops lose no update and reports what it found; a store that was
- * seen shows the stores before it; plain data on the same page and atomics do not undo each other.
+ * Proves: atomics lose no update and order each other. fetch_add counts exactly and gives each ticket once.
+ * Loops of compare_exchange lose no update, and a failed one reports the value that it found. A load that
+ * sees a store also sees the stores before it. Plain data and atomics on the same page do not undo each
+ * other.
  */
 #include <stdint.h>
 
@@ -16,7 +17,7 @@ int main(int argc, char **argv)
     uint64_t *word = shared(512 * sizeof *word); /* all on one page */
     uint64_t *counter = &word[0], *product = &word[1], *data = &word[2], *flag = &word[3];
     uint64_t *mixed = &word[4];
-    uint64_t *plain = &word[8]; /* one for each node, beside the atomics */
+    uint64_t *plain = &word[8]; /* one for each node, next to the atomics */
     unsigned char *tickets = shared((size_t)nodes * ADDS);
 
     for (int i = 0; i < ADDS; i++) {
@@ -33,7 +34,7 @@ int main(int argc, char **argv)
     for (uint64_t i = 0; i < nodes * ADDS; i++)
         CHECK(tickets[i] == 1, "ticket %lu was given %d times", (unsigned long)i, tickets[i]);
 
-    /* x -> 3x + 1 cannot be done by adding: it takes a loop, and any lost update shows. */
+    /* x -> 3x + 1 cannot be done by an addition: it takes a loop, and shows any lost update. */
     for (int i = 0; i < ROUNDS; i++) {
         uint64_t expected = hiroba_load(product);
         while (!hiroba_compare_exchange(product, &expected, expected * 3 + 1))
@@ -49,7 +50,7 @@ int main(int argc, char **argv)
           "a failed compare_exchange reports %lu, not %lu", (unsigned long)other,
           (unsigned long)wanted);
 
-    /* Message passing: node 0 numbers its messages, everybody else watches. */
+    /* Message passing: node 0 numbers its messages; all other nodes watch. */
     hiroba_barrier();
     if (node == 0) {
         for (uint64_t i = 1; i <= MESSAGES; i++) {
@@ -70,7 +71,7 @@ int main(int argc, char **argv)
     }
     hiroba_barrier();
 
-    /* Plain words and an atomic share a page, all written at once. */
+    /* Plain words and an atomic share a page, and all are written at once. */
     for (uint64_t round = 1; round <= ROUNDS; round++) {
         plain[node] = round;
         hiroba_fetch_add(mixed, 1);

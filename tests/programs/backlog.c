@@ -1,6 +1,7 @@
 /*
- * A node that writes much under locks, and never waits for anybody, does not queue without bound: 24 releases of 16 MiB
- * each, homed on another node, all arrive, and the writer's memory stays far below what it has sent.
+ * A node that writes much under locks, and never waits for another node, does not queue without bound. 24
+ * releases of 16 MiB each, homed on another node, all arrive, and the writer's memory stays far below what it
+ * has sent.
  */
 #include "check.h"
 

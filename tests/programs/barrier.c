@@ -1,6 +1,6 @@
 /*
- * Proves: what was written before a barrier is read after it, by everybody, a thousand times over,
- * whether one node writes for all, each for its neighbour, or nobody writes at all.
+ * Proves: every node reads after a barrier what any node wrote before it, a thousand times: one node writes
+ * for all, each node writes for its neighbour, or no node writes.
  */
 #include <stdint.h>
 
@@ -28,7 +28,7 @@ int main(int argc, char **argv)
         hiroba_barrier();
     }
 
-    /* All exchange at once, all cells on one page. */
+    /* All nodes exchange at once; all cells are on one page. */
     for (uint32_t round = 1; round <= rounds; round++) {
         cell[node] = round;
         hiroba_barrier();

@@ -1,5 +1,5 @@
 /*
- * Proves: arrays far beyond a page or a message go through whole, when every node writes a block
+ * Proves: arrays far larger than a page or a message are transferred whole, when every node writes a block
  * and reads other nodes' blocks. The argument is the array's size in MiB.
  */
 #include <stdint.h>
@@ -10,7 +10,7 @@ static int node, nodes;
 
 static size_t block_start(size_t words, int block)
 {
-    return words / (size_t)nodes * (size_t)block + (size_t)block % 3; /* not on page borders */
+    return words / (size_t)nodes * (size_t)block + (size_t)block % 3; /* not at page boundaries */
 }
 
 static size_t block_end(size_t words, int block)

@@ -1,6 +1,7 @@
 /*
- * Proves: a touch of shared memory that is not allocated ends the program as any bad pointer would, after a sentence that names the
- * address and what lies nearest to it. The first argument chooses the touch, which the last node makes; it prints the address.
+ * Proves: an access to shared memory that is not allocated ends the program as any bad pointer would, after a
+ * message that names the address and the nearest allocation. The first argument chooses the access, which the
+ * last node makes; that node prints the address.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -83,7 +84,7 @@ int main(int argc, char **argv)
         else
             load(NULL);
     }
-    hiroba_barrier(); /* whoever waits here is ended too */
+    hiroba_barrier(); /* nodes that wait here are ended too */
     CHECK(0, "expected load, store, walk, large, wild, thread, run, private, after-finalize or block-after-finalize");
     return 0;
 }

@@ -1,4 +1,4 @@
-/* CHECK: what every program of this directory verifies itself with. */
+/* CHECK: every program of this directory verifies its results with it. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -9,7 +9,7 @@
 
 #include <hiroba.h>
 
-/* Ends this node with status 1 and a sentence, given as to printf, unless the condition holds. */
+/* Ends this node with status 1 and a message, formatted like printf's, unless the condition holds. */
 #define CHECK(condition, ...)                                                                      \
     do {                                                                                           \
         if (!(condition))                                                                          \
@@ -29,7 +29,7 @@ static inline void check_failed(const char *file, int line, const char *format, 
     exit(1);
 }
 
-/* Joins the job, or says why it cannot be joined. */
+/* Joins the job. Ends the program with a message if that fails. */
 static inline void join(int *argc, char ***argv)
 {
     int result = hiroba_init(argc, argv);
@@ -39,7 +39,7 @@ static inline void join(int *argc, char ***argv)
     }
 }
 
-/* A collective allocation that must succeed. */
+/* Makes a collective allocation that must succeed. */
 static inline void *shared(size_t bytes)
 {
     void *region = hiroba_alloc(bytes);

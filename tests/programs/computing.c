@@ -1,4 +1,4 @@
-/* Computes for a while, by the processor's time and not by the clock. */
+/* Computes for a while, measured in processor time and not in wall time. */
 #include <hiroba.h>
 #include <time.h>
 

@@ -1,8 +1,8 @@
 /*
- * Proves: condition variables with Mesa semantics. Producers and consumers pass every item through
- * a small buffer exactly once, woken by signals or by broadcasts; waiting gives the lock up; nodes
- * that wait for their turn all get it. Signals without the lock, and for nothing, reach threads whose
- * releases still have changed pages to send.
+ * Proves: condition variables with Mesa semantics. Producers and consumers pass every item through a small
+ * buffer exactly once, woken by signals or by broadcasts. A wait releases the lock. Nodes that wait for their
+ * turn all get it. Signals without the lock, some with no waiter, reach threads whose releases still have
+ * changed pages to send.
  */
 #include <stdint.h>
 
@@ -38,7 +38,7 @@ static void put(struct buffer *b, uint32_t item, int all)
     hiroba_unlock(LOCK);
 }
 
-/* Takes one item and counts it in seen; false once all there will ever be are taken. */
+/* Takes one item and counts it in `seen`. Returns false when all items have been taken. */
 static int take(struct buffer *b, unsigned char *seen, uint32_t total, int all)
 {
     hiroba_lock(LOCK);
@@ -52,7 +52,7 @@ static int take(struct buffer *b, unsigned char *seen, uint32_t total, int all)
         b->taken++;
         wake(NOT_FULL, all);
         if (b->taken == total)
-            hiroba_cond_broadcast(NOT_EMPTY); /* the other consumers wait for nothing */
+            hiroba_cond_broadcast(NOT_EMPTY); /* the other consumers would wait in vain */
     }
     hiroba_unlock(LOCK);
     return found;
@@ -64,7 +64,7 @@ static void pass_items(int all)
     uint32_t total = (uint32_t)producers * ITEMS;
     struct buffer *b = shared(sizeof *b);
     unsigned char *seen = shared(total);
-    if (nodes == 1) { /* nobody else: never wait */
+    if (nodes == 1) { /* no other node: never wait */
         for (uint32_t item = 0; item < ITEMS; item++) {
             put(b, item, all);
             CHECK(take(b, seen, total, all), "the item just put is not there");
@@ -84,7 +84,8 @@ static void pass_items(int all)
     hiroba_barrier();
 }
 
-/* Each waits for its turn with changed pages that all others have read, so that its release takes its time. */
+/* Each node waits for its turn with changed pages that all others have read, so that its release takes
+ * time. */
 static void signal_without_lock(void)
 {
     int *turn = shared(sizeof *turn);

@@ -1,7 +1,7 @@
 /*
- * Proves: a job in which every thread waits for another is ended with a report of who waits for
- * what, and a job in which somebody only takes long is not. The first argument chooses; the lines
- * that the report must name are marked.
+ * Proves: a job in which every thread waits for another is ended with a report of the waiting threads and
+ * what they wait for. A job in which one thread merely takes long is not ended. The first argument chooses;
+ * the lines that the report must name are marked.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static void crossed(void)
     hiroba_barrier();
 }
 
-/* The holder of a lock waits in a barrier for those who want it. */
+/* The holder of a lock waits in a barrier for the nodes that want the lock. */
 static void lock_across_barrier(void)
 {
     if (hiroba_node() == 0)
@@ -39,7 +39,7 @@ static void lock_across_barrier(void)
     hiroba_barrier();   /* HERE: barrier */
 }
 
-/* Nobody is left to signal. */
+/* There is no node left that could signal. */
 static void unsignalled(void)
 {
     hiroba_lock(1);
@@ -47,14 +47,14 @@ static void unsignalled(void)
     hiroba_unlock(1);
 }
 
-/* One node leaves, the others wait for it in a barrier: a call that it will never make. */
+/* One node leaves; the others wait for it in a barrier, which it will never call. */
 static void one_short(void)
 {
     if (hiroba_node() != 0)
         hiroba_barrier(); /* HERE: one short */
 }
 
-/* All wait in good order for one that computes, and for a thread that Hiroba does not know. */
+/* All wait legitimately: for a thread that computes, and for a thread that Hiroba does not know. */
 static void *signal_late(void *unused)
 {
     (void)unused;

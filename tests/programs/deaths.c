@@ -1,4 +1,4 @@
-/* Prints, then dies on node 1 in the way that the argument says. */
+/* Prints, then dies on node 1 in the way that the argument names. */
 #include <hiroba.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ static size_t measure(const char *text)
     return strlen(text); /* HERE: measure */
 }
 
-/* Dies inside the C library on a stack that is not there: no way leads back from there. */
+/* Dies inside the C library on an invalid stack, so that no caller can be found. */
 static void lose_the_way(void)
 {
 #ifdef __x86_64__
@@ -26,7 +26,7 @@ static void lose_the_way(void)
 #endif
 }
 
-/* Needs more and more memory, up to a bound that a limit shall come before. */
+/* Allocates more and more memory. The bound is above the limit that the test sets. */
 static void hoard(void)
 {
     enum { PIECE = 1 << 20, PIECES = 1 << 10 };

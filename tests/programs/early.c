@@ -1,13 +1,14 @@
 /*
- * Proves: what a node stores is at the home before the node releases anything. A writer waits, without any
- * release, until the home has seen its stores in passing; then the interval ends as usual. It races on purpose,
+ * Proves: a node's stores reach the home before the node releases anything. A writer waits, without any
+ * release, until the home has seen its stores; then the interval ends as usual. The program races on purpose
  * and is for automatic update (--protocol aurc): under another protocol it waits for ever.
  */
 #include "check.h"
 
 enum { PAGE_WORDS = 512, PAGES = 100 };
 
-/* The home of the words says how many rounds it has seen, in a word on a page that nobody writes plainly. */
+/* The home of the words publishes the number of rounds that it has seen, in a word on a page without plain
+ * writes. */
 static void watch(const volatile uint64_t *words, uint64_t *seen, uint64_t rounds)
 {
     for (uint64_t round = 1; round <= rounds; round++) {

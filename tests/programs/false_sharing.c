@@ -1,6 +1,6 @@
 /*
- * Proves: all nodes may write different bytes of one page at once, in any pattern, and after the
- * barrier every byte is right for everybody. The argument is the number of rounds.
+ * Proves: all nodes may write different bytes of one page at once, in any pattern, and after the barrier
+ * every node reads every byte right. The argument is the number of rounds.
  */
 #include "check.h"
 
@@ -19,7 +19,7 @@ int main(int argc, char **argv)
     unsigned char *page = shared(BYTES);
 
     for (unsigned round = 0; round < rounds; round++) {
-        /* Who writes byte i changes every round: single bytes by turns, then longer runs. */
+        /* The writer of byte i changes every round: single bytes in turn, then longer runs. */
         unsigned run = 1u << round % 8, skip = round / 8;
         for (unsigned i = 0; i < BYTES; i++)
             if ((int)((i / run + skip) % (unsigned)nodes) == node)

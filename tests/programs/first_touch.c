@@ -1,7 +1,8 @@
 /*
- * Proves: HIROBA_PLACEMENT_FIRST_TOUCH keeps the meaning of memory while homes go to who touches pages first. Each node fills the block that
- * lies behind its own in the order of nodes, so that every page is touched first by another node than it is homed on in the beginning, and
- * writes it again in as many rounds as the argument says; in the end all read all. What that costs, `hiroba run --stats` counts.
+ * Proves: HIROBA_PLACEMENT_FIRST_TOUCH does not change the contents of memory while homes move to the nodes
+ * that access pages first. Each node fills the block of the node after it, so that the node that first
+ * accesses a page is never its initial home, and writes the block again in as many rounds as the argument
+ * says. At the end all nodes read all blocks. `hiroba run --stats` counts the cost.
  */
 #include "check.h"
 

@@ -1,13 +1,13 @@
 /*
- * Proves: loads and stores of all nodes have one order, without any synchronisation: a flag that is waited
- * for brings what was stored before it, Peterson's lock excludes, and nobody sees a word go back. It races
- * on purpose, and is for protocols that promise sequential consistency (--protocol sc).
+ * Proves: the loads and stores of all nodes have one order without any synchronisation. A node that waits for
+ * a flag sees the stores before it, Peterson's lock excludes, and no node sees a word go back. The program
+ * races on purpose, and is for protocols with sequential consistency (--protocol sc).
  */
 #include "check.h"
 
 enum { PAGE_WORDS = 512 };
 
-/* A word goes round the nodes: each waits for its own number, and finds the data on another page. */
+/* A word goes round the nodes. Each node waits for its own number, and finds the data on another page. */
 static void pass_round(volatile long *baton, volatile long *data, long rounds)
 {
     int node = hiroba_node(), nodes = hiroba_nodes();
@@ -21,7 +21,8 @@ static void pass_round(volatile long *baton, volatile long *data, long rounds)
     }
 }
 
-/* Between nodes 0 and 1. The fences keep the processor from what the protocol keeps the nodes from. */
+/* Peterson's lock between nodes 0 and 1. The fences order the processor's accesses; the protocol orders
+ * the nodes'. */
 static void exclude(volatile long *wants, volatile long *victim, volatile long *count, long rounds)
 {
     int node = hiroba_node();

@@ -1,7 +1,8 @@
 /*
- * Proves: a node may fork. Its child may compute, exec and exit; shared memory is not there for it (a touch is a segmentation
- * fault that says why), and calls fail or end the child with a sentence. The parent and its memory do not notice. system, popen and
- * posix_spawn work, also while other threads of the node use shared memory.
+ * Proves: a node may fork. The child may compute, exec and exit. It has no shared memory: an access is a
+ * segmentation fault with a message that says why, and calls fail or end the child with a message. The parent
+ * and its memory are not affected. system, popen and posix_spawn work, also while other threads of the node
+ * use shared memory.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -20,7 +21,7 @@ extern char **environ;
 
 enum { WORDS = 4096 };
 
-static volatile uint32_t *words; /* WORDS a node */
+static volatile uint32_t *words; /* WORDS for each node */
 static volatile int stop;
 
 static int status_of(pid_t child)
@@ -31,7 +32,7 @@ static int status_of(pid_t child)
     return status;
 }
 
-/* Runs act in a child whose standard error is read into `said`. */
+/* Runs `act` in a child and reads the child's standard error into `said`. */
 static int in_child(void (*act)(void), char *said, size_t bytes)
 {
     int fds[2];
@@ -83,7 +84,7 @@ static void add(void)
     hiroba_fetch_add((uint64_t *)(uintptr_t)words, 1);
 }
 
-/* Calls that have a way to fail. */
+/* Calls that can report a failure. */
 static void fail(void)
 {
     int bad = 0;
@@ -99,13 +100,13 @@ static void fail(void)
     _exit(bad);
 }
 
-/* What a child may do, down to the ends of programs that exit properly. */
+/* Things that a child may do, including a regular exit. */
 static void compute(void)
 {
     char *block = malloc(100000);
     memset(block, 1, 100000);
     free(block);
-    exit(0); /* must not leave the job in the parent's name */
+    exit(0); /* must not leave the job for the parent */
 }
 
 static void children(void)
@@ -176,7 +177,7 @@ static void check_filled(uint32_t round)
     hiroba_barrier();
 }
 
-/* Goes on while the main thread forks. */
+/* Works while the main thread forks. */
 static void *work(void *argument)
 {
     uint64_t *counter = argument;
@@ -199,7 +200,7 @@ int main(int argc, char **argv)
     uint64_t *counter = shared(3 * sizeof *counter);
     for (uint32_t round = 1; round <= 2; round++) {
         fill(round);
-        children(); /* this node's words are not here at first */
+        children(); /* this node's words are absent at first */
         programs();
         check_filled(round);
     }

@@ -1,6 +1,6 @@
 /*
- * For tests of reports: node 1 writes what is no message to the connections of its fabric, as a program does that takes a
- * descriptor's number for its own. Needs --fabric tcp.
+ * For tests of reports: node 1 writes invalid data to the connections of its fabric, like a program that uses
+ * a wrong descriptor number. Needs --fabric tcp.
  */
 #include <netinet/in.h>
 #include <string.h>

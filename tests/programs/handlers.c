@@ -1,7 +1,7 @@
 /*
- * Proves: a program's own handlers of SIGSEGV and SIGBUS get the faults that are its own, whether installed before or
- * after hiroba_init, and read back what they installed; masks that block everything stop no fault; handlers on a
- * small alternate stack, and nested ones, touch shared memory.
+ * Proves: a program's own handlers of SIGSEGV and SIGBUS get the program's own faults, whether installed
+ * before or after hiroba_init, and the program reads back what it installed. Masks that block every signal
+ * stop no fault. Handlers on a small alternate stack, and nested ones, may access shared memory.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -18,7 +18,7 @@
 
 enum { PAGE = 4096, PAGES = 8 };
 
-static volatile unsigned char *memory; /* PAGES a node */
+static volatile unsigned char *memory; /* PAGES for each node */
 static unsigned char *forbidden;
 static sigjmp_buf back;
 static volatile sig_atomic_t segmentations, buses, users;
@@ -115,7 +115,7 @@ static void masks(void)
     CHECK(sigprocmask(SIG_UNBLOCK, &faults, NULL) == 0, "sigprocmask failed");
     CHECK(sigprocmask(SIG_BLOCK, NULL, &told) == 0, "sigprocmask failed");
     CHECK(sigismember(&told, SIGSEGV) == 0 && sigismember(&told, SIGUSR1) == 1, "unblocking is not told of");
-    /* A mask to wait with. */
+    /* A mask for a wait. */
     make_absent();
     CHECK(ppoll(NULL, 0, &(struct timespec){0, 1000}, &all) == 0, "ppoll failed");
     sum();
@@ -157,7 +157,7 @@ int main(int argc, char **argv)
     raise(SIGBUS);
     CHECK(buses == 1 && signal(SIGBUS, SIG_DFL) == SIG_IGN, "SIGBUS was not ignored");
 
-    /* Other handlers, whose masks block everything, nested and on a small alternate stack. */
+    /* Other handlers, whose masks block every signal, nested and on a small alternate stack. */
     stack_t stack = {.ss_sp = malloc((size_t)SIGSTKSZ), .ss_size = (size_t)SIGSTKSZ}, found;
     CHECK(sigaltstack(&stack, NULL) == 0 && sigaltstack(NULL, &found) == 0, "sigaltstack failed");
     CHECK(found.ss_sp == stack.ss_sp && found.ss_size == stack.ss_size, "another alternate stack is told of");

@@ -1,7 +1,7 @@
 /*
- * Node 1 hangs: from "hangs" on, no thread of it gets through a system call, the runtime's own neither. One
- * of its threads computes on, which says nothing of the others. Ends with status 77 where the kernel lets no
- * program do that (seccomp(2)).
+ * Node 1 hangs: after "hangs" no thread of it completes a system call, including the runtime's own threads.
+ * One of its threads goes on computing. Ends with status 77 where the kernel does not support this
+ * (seccomp(2)).
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -17,7 +17,7 @@
 
 static volatile unsigned long spins;
 
-/* Every call but those by which this thread says its last word waits for somebody to allow it, and nobody does. */
+/* Makes every call except those of this thread's last output wait for a permission that is never given. */
 static void stop_all_calls(void)
 {
     struct sock_filter rules[] = {
@@ -36,7 +36,7 @@ static void stop_all_calls(void)
     }
 }
 
-/* Waits until the runtime's own thread has begun: on a busy machine a barrier may be over before that. */
+/* Waits until the runtime's own thread has started: on a busy machine a barrier may end before that. */
 static void await_service_thread(void)
 {
     for (;;) {

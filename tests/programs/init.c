@@ -1,7 +1,7 @@
 /*
- * Proves: hiroba_init leaves the program's arguments as they are, whatever they look like; every
- * node has its own number below hiroba_nodes(); outside hiroba_run a node counts as one thread;
- * hiroba_wtime goes forward. "--expect-nodes N" as the first arguments checks the size of the job.
+ * Proves: hiroba_init leaves the program's arguments unchanged, whatever they are. Every node has its own
+ * number below hiroba_nodes(). Outside hiroba_run a node counts as one thread. hiroba_wtime increases.
+ * "--expect-nodes N" as the first arguments checks the size of the job.
  */
 #include "check.h"
 

@@ -1,7 +1,8 @@
 /*
- * Proves: signal handlers of the program's that touch shared memory may interrupt its threads anywhere, in calls of the
- * runtime too: whatever lock of the runtime's the interrupted thread holds, the handler's fault is served. Every thread is
- * interrupted thousands of times a second while it does what takes such locks: memory, hints, accounts, locks, threads, processes, barriers.
+ * Proves: signal handlers of the program that access shared memory may interrupt its threads anywhere, also
+ * in calls of the runtime: whatever lock of the runtime the interrupted thread has, the handler's fault is
+ * served. Every thread is interrupted thousands of times a second while it uses everything that takes such
+ * locks: memory, hints, accounts, locks, threads, processes, barriers.
  *
  *     interrupted [ROUNDS [INTERVAL_US]]
  */
@@ -24,7 +25,7 @@
 
 enum { PAGE = 4096, PAGES = 16, LOCKS = 4, THREADS_MAX = 64 };
 
-static volatile unsigned char *touched; /* PAGES pages, the first half of each written by everybody in turns */
+static volatile unsigned char *touched; /* PAGES pages; threads write the first half of each in turn */
 static uint64_t *counters;              /* a page for each lock */
 static volatile sig_atomic_t handled;
 static long interval_us = 200;

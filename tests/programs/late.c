@@ -1,4 +1,4 @@
-/* A touch of shared memory after hiroba_finalize is a segmentation fault, never a hang. */
+/* An access to shared memory after hiroba_finalize is a segmentation fault, never a hang. */
 #include "check.h"
 
 int main(int argc, char **argv)

@@ -1,6 +1,6 @@
 /*
- * Proves: nodes have equal addresses, and what they execute after hiroba_init has random ones again. Whoever executes it
- * with "address" is told where its main lies in memory.
+ * Proves: all nodes have equal addresses, and programs that they execute after hiroba_init have random ones
+ * again. With the argument "address" it prints the address of its main.
  */
 #define _DEFAULT_SOURCE
 #include "check.h"

@@ -1,7 +1,7 @@
 /*
- * Proves: locks exclude and carry data. Counters under different locks share a page and lose no
- * increment; two locks held together keep an invariant that spans both; data written under a lock
- * is whole for whoever takes it next.
+ * Proves: locks exclude and carry data. Counters under different locks share a page and lose no increment.
+ * Two locks taken together keep an invariant over both. The next holder of a lock sees all data written under
+ * it.
  */
 #include <stdint.h>
 

@@ -1,7 +1,7 @@
 /*
- * Proves: the malloc family serves any node at any time, with distinct, aligned, kept blocks; a
- * pointer works on every node; any node may reallocate or free it; calloc zeroes memory that was
- * used before; absurd sizes give NULL and errno.
+ * Proves: the malloc family works on any node at any time, and its blocks are distinct, aligned and keep
+ * their contents. A pointer works on every node. Any node may reallocate or free a block. calloc zeroes
+ * memory that was used before. Impossible sizes return NULL and set errno.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -23,7 +23,7 @@ static unsigned char byte_of(int owner, int slot, int round, size_t i)
     return (unsigned char)(owner * 31 + slot * 7 + round * 3 + (int)(i % 251) + 1);
 }
 
-/* From 1 byte to some 300 KiB, mostly small. */
+/* From 1 byte to about 300 KiB, mostly small. */
 static size_t size_of(int owner, int slot, int round)
 {
     unsigned mixed = (unsigned)(owner * 7919 + slot * 104729 + round * 1299709) * 2654435761u;
@@ -68,7 +68,7 @@ static void allocate(int round)
     }
 }
 
-/* What another node allocated: read it, change its size here, and let go of it here. */
+/* Reads a block that another node allocated, changes its size here, and frees it here. */
 static void take_over(int owner, int round)
 {
     for (int slot = 0; slot < BLOCKS; slot++) {
@@ -110,7 +110,7 @@ int main(int argc, char **argv)
         hiroba_barrier();
     }
 
-    /* Under a lock instead of barriers: a block goes round the nodes, each makes it longer. */
+    /* Under a lock instead of barriers: a block goes round the nodes, and each makes it longer. */
     struct block *ring = shared(sizeof *ring);
     for (int turn = 0; turn < 20; turn++) {
         hiroba_lock(9);

@@ -1,8 +1,9 @@
 /*
- * Proves: large regions under automatic update are right, whether their pages are mapped onto their homes' frames or not: stores into
- * other nodes' parts, bytes of one word by several nodes, counters under locks, atomic words, system calls on pages of other nodes, threads,
- * and short regions beside them. Arguments: the regions' protocol ("-" for the job's), and "plain" for stores, loads and barriers in one
- * large region alone, so that what the run's account counts can be known.
+ * Proves: large regions under automatic update are right, whether their pages are mapped onto their homes'
+ * frames or not: stores into other nodes' parts, bytes of one word by several nodes, counters under locks,
+ * atomic words, system calls on pages of other nodes, threads, and short regions next to them. Arguments: the
+ * regions' protocol ("-" for the job's); "plain" limits the program to stores, loads and barriers in one
+ * large region, so that the counts of the run's account are known.
  */
 #include "check.h"
 #include <string.h>
@@ -26,7 +27,8 @@ static uint64_t value(int writer, int round, size_t word)
     return (word + 1) * 0x9e3779b97f4a7c15u + (uint64_t)(writer * 1000 + round);
 }
 
-/* Every node fills the part of the next one, reads what others have filled, and clears nothing: the next round writes over it. */
+/* Every node fills the part of the next one and reads what others have filled. The next round overwrites
+ * it. */
 static void fill_and_look(int rounds)
 {
     int node = hiroba_node(), nodes = hiroba_nodes();
@@ -46,7 +48,7 @@ static void fill_and_look(int rounds)
     }
 }
 
-/* Neighbouring bytes belong to different nodes; counters are everybody's. */
+/* Neighbouring bytes belong to different nodes; counters belong to all. */
 static void count(void *unused)
 {
     (void)unused;
@@ -75,7 +77,7 @@ static void count(void *unused)
     hiroba_barrier();
 }
 
-/* The kernel writes into, and reads from, pages that another node is home of. */
+/* The kernel writes to, and reads from, pages whose home is another node. */
 static void call_the_system(void)
 {
     int node = hiroba_node(), nodes = hiroba_nodes(), ends[2];

@@ -1,8 +1,9 @@
 /*
- * Proves: system calls that change how memory is mapped do to shared memory what hiroba.h says, on every node, and leave it coherent:
- * locking works, code in it can be executed, and what cannot be done is refused with errno and a sentence. Arguments: `long` executes parts
- * of the job's pages; `raw` makes calls that the library does not see, which do no harm; `before` locks all memory before it joins; `data`
- * executes data, and `taken` takes access away behind the library's back, which both end the program.
+ * Proves: system calls that change how memory is mapped do to shared memory what hiroba.h says, on every
+ * node, and keep it coherent. Locking works, code in shared memory can be executed, and an unsupported call
+ * is refused with errno and a message. Arguments: `long` executes parts of the job's pages; `raw` makes calls
+ * that the library does not intercept, which do no harm; `before` locks all memory before it joins; `data`
+ * executes data, and `taken` removes access without the library, which both end the program.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -46,7 +47,7 @@ static unsigned char value(size_t i, unsigned round)
     return (unsigned char)(i * 7 + i / page * 13 + round * 31 + 1);
 }
 
-/* One node writes all of it, and all see that. */
+/* One node writes the whole memory, and all nodes see that. Then every node writes. */
 static void coherent(const char *after)
 {
     round_number++;
@@ -103,7 +104,7 @@ static void locking(void)
     CHECK(locked_kilobytes() == before, "%ld KiB are locked still", locked_kilobytes() - before);
     WORKS(mlock(memory, 0));
     WORKS(munlock(memory, 0));
-    REFUSES(mlock(end - page, 2 * page), ENOMEM); /* the page behind a region is not allocated */
+    REFUSES(mlock(end - page, 2 * page), ENOMEM); /* the page after a region is not allocated */
     REFUSES(munlock(end, 1), ENOMEM);
     CHECK(mlock2(memory, page, 64) == -1 && errno == EINVAL, FAILED("mlock2 with a flag that does not exist"));
     CHECK(mlock(memory, PTRDIFF_MAX) == -1, "all of the address space was locked");
@@ -117,7 +118,7 @@ static int may_lock_all(void)
     return geteuid() == 0 || limit.rlim_cur == RLIM_INFINITY;
 }
 
-/* Neither fills the 16 TiB of shared addresses, and pages come and go as before. */
+/* Neither call fills the 16 TiB of shared addresses, and pages still come and go. */
 static void locking_all(void)
 {
     if (!may_lock_all()) {
@@ -186,7 +187,7 @@ static unsigned call_code(unsigned char *at)
 
 static void executing(void)
 {
-    /* On the edges of pages, so that instructions lie on two of them. */
+    /* At the edges of pages, so that an instruction lies on two of them. */
     size_t places[] = {0, page - 2, 3 * page - 3, 8 * page - 1, 9 * page};
 #if defined __aarch64__
     for (size_t i = 0; i < 5; i++)
@@ -208,7 +209,7 @@ static void executing(void)
             }
             hiroba_barrier();
         }
-        /* Data beside and over the code. */
+        /* Data beside the code and over it. */
         coherent("mprotect to execute");
         if (k == 2)
             WORKS(mprotect(memory, 10 * page, PROT_READ | PROT_WRITE));
@@ -216,7 +217,7 @@ static void executing(void)
             WORKS(mprotect(memory + page, page, PROT_READ | PROT_WRITE));
         coherent("mprotect");
     }
-    /* Every page by itself: pages that travel together are in different mappings of the kernel's. */
+    /* Each page separately: pages that travel together are in different mappings of the kernel. */
     for (size_t i = 0; i < PAGES; i += 2)
         WORKS(pkey_mprotect(memory + i * page, page, PROT_READ | PROT_WRITE | PROT_EXEC, -1));
     coherent("mprotect of every other page");
@@ -279,7 +280,7 @@ static void refused(void)
     WORKS(shmctl(segment, IPC_RMID, NULL));
     coherent("refused mappings");
 
-    /* Private memory is as ever. */
+    /* Private memory behaves as usual. */
     WORKS(mprotect(other, page, PROT_NONE));
     WORKS(mprotect(other, page, PROT_READ | PROT_WRITE));
     unsigned char *grown = mremap(other, 4 * page, 8 * page, MREMAP_MAYMOVE);
@@ -311,7 +312,7 @@ static void advice(void)
 
     WORKS(msync(memory, 2 * page, MS_SYNC));
     WORKS(msync(memory, 2 * page, MS_ASYNC | MS_INVALIDATE));
-    /* The kernel fills a vector that lies on a page which has just been written elsewhere. */
+    /* The kernel fills a vector on a page that another node has just written. */
     coherent("msync");
     unsigned char *vector = memory + (size_t)(node + 2) * 5 * page;
     CHECK(*(volatile unsigned char *)(memory + page) == memory[page], "a page changes");
@@ -355,7 +356,7 @@ static void by_address(void)
               "process_vm_readv into shared memory wrote something else");
         hiroba_barrier();
     }
-    /* Another process has memory of its own there; here it is a child, which has none. */
+    /* Another process has memory of its own at these addresses; here it is a child, which has none. */
     int gate[2];
     CHECK(pipe(gate) == 0, FAILED("pipe"));
     pid_t child = fork();
@@ -383,7 +384,7 @@ static void splicing(void)
         struct iovec vector[2] = {{memory + 200, 3000}, {memory + 3200, BYTES - 3000}};
         ssize_t moved = vmsplice(fds[1], vector, 2, 0);
         CHECK(moved == BYTES, "vmsplice moved %ld: %s", (long)moved, strerror(errno));
-        /* What the pipe holds stays, whatever other calls use buffers for. */
+        /* The pipe keeps its contents, whatever buffers other calls use. */
         int null = open("/dev/zero", O_RDONLY);
         CHECK(null >= 0 && read(null, memory + 30 * page + (size_t)node * page, page) == (ssize_t)page, FAILED("read"));
         close(null);
@@ -415,7 +416,7 @@ static void splicing(void)
     close(fds[1]);
 }
 
-/* --- Calls that the library does not see -------------------------------------------------------------- */
+/* --- Calls that the library does not intercept -------------------------------------------------------- */
 
 static void raw(void)
 {
@@ -425,7 +426,7 @@ static void raw(void)
     coherent("a raw madvise");
 }
 
-/* The region is mapped, and pages come, after the program has locked all of its future. */
+/* The region is mapped, and pages arrive, after the program has locked all future memory. */
 static void lock_before(const char *how)
 {
     if (strcmp(how, "before") == 0)
@@ -440,12 +441,12 @@ int main(int argc, char **argv)
     node = hiroba_node();
     nodes = hiroba_nodes();
     page = (size_t)sysconf(_SC_PAGESIZE);
-    /* Long pages are the job's own, of which parts are executed. */
+    /* Long pages are the job's pages, parts of which are executed. */
     hiroba_options options = {.page_bytes = strcmp(how, "long") == 0 ? 0 : page};
     memory = hiroba_alloc_with(PAGES * page, &options);
     CHECK(memory != NULL, "hiroba_alloc_with failed: %s", hiroba_error_string());
     coherent("the allocation");
-    if (strcmp(how, "data") == 0) { /* Data are no code until mprotect says so. */
+    if (strcmp(how, "data") == 0) { /* Data are no code before mprotect. */
         write_code(memory, 1);
         return (int)call_code(memory) + 1;
     }

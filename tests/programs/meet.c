@@ -1,8 +1,9 @@
 /*
- * Meets all nodes every few milliseconds, for as many seconds as the argument says, and uses next to no processor: for tests of what
- * becomes of a job whose nodes, launchers or networks die.
+ * Meets all nodes every few milliseconds, for the number of seconds in the argument, and uses almost no
+ * processor time: for tests of jobs whose nodes, launchers or networks die.
  *
- * Proves: a counter that all nodes write in turns, a meeting apart, has the value that the number of meetings demands.
+ * Proves: a counter that all nodes write in turn, one meeting apart, has the value that the number of
+ * meetings demands.
  */
 #define _DEFAULT_SOURCE
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /*
- * Proves: what a correct program never does ends the job with one sentence that says what was done and by whom. The first
- * argument chooses the mistake.
+ * Proves: an error that no correct program makes ends the job with one message, which names the error and the
+ * thread that made it. The first argument chooses the mistake.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -122,7 +122,7 @@ static void collectives(void **board)
             hiroba_barrier();
     }
     while (is("two-threads") && !last)
-        pause(); /* whoever went on to hiroba_finalize would be named for disagreeing with the first thread's barrier */
+        pause(); /* hiroba_finalize would disagree with the first thread's barrier, and be named */
     if (is("two-threads")) {
         pthread_t thread;
         CHECK(pthread_create(&thread, NULL, barrier, NULL) == 0, "no thread");
@@ -161,5 +161,5 @@ int main(int argc, char **argv)
     hiroba_barrier();
     hiroba_barrier();
     hiroba_finalize();
-    return 3; /* nothing was found wrong */
+    return 3; /* no error was found */
 }

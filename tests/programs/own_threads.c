@@ -1,9 +1,9 @@
 /*
- * Twelve threads of the program's own on each of two nodes, of which eleven wait for a condition all the time
- * while the twelfth asks the other node for something again and again: what comes meanwhile concerns none of
- * the eleven. Prints how often threads of each node have gone to sleep in that time.
+ * Twelve threads of the program's own on each of two nodes: eleven wait for a condition all the time, while
+ * the twelfth sends requests to the other node. None of the messages that arrive meanwhile concerns the
+ * eleven. Prints how often threads of each node have gone to sleep in that time.
  *
- * Proves: all wait, all asking is answered once, and all wake when the condition comes.
+ * Proves: all threads wait, each request is answered once, and all wake when the condition is signalled.
  */
 #define _GNU_SOURCE
 #include "check.h"

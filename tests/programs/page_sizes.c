@@ -1,7 +1,7 @@
 /*
- * Proves: regions of different page sizes lie side by side and behave alike: zeroed, bytes of one page written by all
- * nodes at once, records under locks that cross pages and regions, atomics beside plain data. Untouched memory costs
- * nothing, be it 1 TiB. Sizes that no page may have are refused.
+ * Proves: regions of different page sizes coexist and behave alike: zeroed, bytes of one page written by all
+ * nodes at once, records under locks that cross pages and regions, atomics next to plain data. Untouched
+ * memory costs nothing, even 1 TiB. Invalid page sizes are refused.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -11,7 +11,7 @@
 enum { SIZES = 4, END_BYTES = 16384, STRIDE = 997, ROUNDS = 12, ADDS = 50, RECORDS = 5 };
 
 static const size_t page_sizes[SIZES] = {4096, 8192, 65536, 2 << 20};
-static const size_t bytes_of[SIZES] = {96 << 10, 192 << 10, 640 << 10, 5 << 20}; /* and END_BYTES behind */
+static const size_t bytes_of[SIZES] = {96 << 10, 192 << 10, 640 << 10, 5 << 20}; /* plus END_BYTES */
 static unsigned char *regions[SIZES];
 static int node, nodes;
 
@@ -30,7 +30,7 @@ static unsigned char value(size_t at, int round, int writer)
     return (unsigned char)(at * 13 + (size_t)round * 7 + (size_t)writer);
 }
 
-/* Every node writes every nodes-th byte of what is touched of all regions. */
+/* Every node writes every nodes-th byte of the part of each region that is accessed. */
 static void share_bytes(int round)
 {
     for (int r = 0; r < SIZES; r++)
@@ -52,7 +52,7 @@ static uint32_t *record(int which, int region)
     return (uint32_t *)(void *)(regions[region] + bytes_of[region]) + which * 300;
 }
 
-/* Records have a part in every region, and every node's own words lie between them. */
+/* Records have a part in every region, with every node's own words between them. */
 static void share_records(uint32_t round)
 {
     for (int i = 0; i < 10; i++) {

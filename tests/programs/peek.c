@@ -1,7 +1,7 @@
 /*
- * Proves: what a process of a node that does not join finds of the job. It is run by a wrapper, beside a program that
- * joins. It lists its descriptors, looks at whatever comes through the launcher's door without taking it away, until the
- * door is closed, and says how many bytes it saw. It is no node.
+ * Proves: what a process of a node that does not join can see of the job. A wrapper runs it, next to a
+ * program that joins. It lists its descriptors, peeks at all data that arrive through the launcher's door,
+ * until the door is closed, and prints how many bytes it saw. It is not a node.
  */
 #define _DEFAULT_SOURCE
 #include <dirent.h>
@@ -26,7 +26,7 @@ int main(void)
         int number = atoi(entry->d_name);
         char path[64], target[4096] = "";
         snprintf(path, sizeof path, "/proc/self/fd/%d", number);
-        /* Pipes and devices are of whoever started the launcher. */
+        /* Pipes and devices belong to the process that started the launcher. */
         if (entry->d_name[0] == '.' || number <= 2 || number == door || number == dirfd(list) ||
             readlink(path, target, sizeof target - 1) < 0 || strncmp(target, "pipe:", 5) == 0 ||
             strncmp(target, "/dev/", 5) == 0)

@@ -1,7 +1,7 @@
 /*
- * Proves: the calls that only advise or place keep the meaning of plain ones: hiroba_alloc_with
- * without options is hiroba_alloc, hints change nothing that is read and are refused outside, and
- * hiroba_alloc_local is this node's own zeroed memory.
+ * Proves: the calls that only advise or place have the same effect on contents as the plain ones.
+ * hiroba_alloc_with without options is hiroba_alloc. Hints change no contents, and are refused outside of
+ * shared memory. hiroba_alloc_local returns zeroed memory of this node.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -39,7 +39,7 @@ int main(int argc, char **argv)
     CHECK(hiroba_prefetch_ranges(NULL, 1) == -EFAULT, "ranges at NULL are taken");
     CHECK(hiroba_prefetch_ranges(NULL, 0) == 0, "no ranges are refused");
 
-    /* Every node a size of its own: the call is not collective. */
+    /* Each node allocates a different size: the call is not collective. */
     size_t words = 1000 * (node + 1);
     uint32_t *own = hiroba_alloc_local(words * sizeof *own);
     CHECK(own != NULL, "hiroba_alloc_local failed");

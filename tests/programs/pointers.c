@@ -1,7 +1,6 @@
 /*
- * Proves: pointers mean the same on every node. Nodes take turns to build one linked list and one
- * search tree out of memory from different nodes; then everybody walks them, and one takes the
- * list apart.
+ * Proves: a pointer has the same meaning on every node. Nodes take turns to build one linked list and one
+ * search tree out of memory from different nodes. Then every node walks them, and one takes the list apart.
  */
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
-/* Ports, call by call: what each mistake says, time-outs, size limits, sets, notifications, receive rights
- * that move with their messages, regions that are moved, and names of other nodes. */
+/* Ports, call by call: the message for each mistake, time-outs, size limits, sets, notifications, receive
+ * rights that move with their messages, regions that are moved, and names on other nodes. */
 #include <errno.h>
 
 #include <hiroba_port.h>
@@ -166,8 +166,44 @@ static void regions(void)
     IS(hiroba_port_destroy(port), 0);
 }
 
-/* A port moves from node to node with what is in its queue, and senders follow it; shared memory written
- * before a message is seen where it comes out. */
+/* A region of a message that is not taken belongs to the sender again, at its place and with its contents. */
+static void regions_come_back(void)
+{
+    hiroba_port port = port_with_send(), waiting = port_with_send();
+    const size_t bytes = 3 << 12;
+    unsigned char *first = hiroba_port_region_allocate(bytes), *second = hiroba_port_region_allocate(1);
+    CHECK(first != NULL && second != NULL, "regions");
+    first[bytes - 1] = 7;
+    hiroba_port_region both[2] = {{first, bytes, 1}, {second, 2, 1}};
+    hiroba_port_message message = EMPTY, received;
+    message.regions = both;
+    message.region_count = 2;
+    hiroba_port_right to = right(port, HIROBA_PORT_COPY_SEND);
+    IS(hiroba_port_send(to, &message, HIROBA_PORT_NO_WAIT), -EINVAL); /* the second is shorter */
+    CHECK(hiroba_port_region_bytes(first) == bytes, "what stands before a mistake comes back");
+    both[1].bytes = 1;
+    IS(hiroba_port_send(right(12345, HIROBA_PORT_COPY_SEND), &message, HIROBA_PORT_NO_WAIT), -EBADF);
+    IS(hiroba_port_rpc(right(port, HIROBA_PORT_MOVE_SEND_ONCE), &message, waiting, &received, 0, 1000), -EPERM);
+    IS(hiroba_port_set_queue_limit(port, 1), 0);
+    IS(hiroba_port_send(to, &EMPTY, HIROBA_PORT_NO_WAIT), 0);
+    IS(hiroba_port_send(to, &message, HIROBA_PORT_NO_WAIT), -ETIMEDOUT);
+    IS(hiroba_port_send(to, &message, 2000), -ETIMEDOUT);
+    IS(hiroba_port_rpc(to, &message, waiting, &received, HIROBA_PORT_ANY_SIZE, 2000), -ETIMEDOUT);
+    CHECK(hiroba_port_region_bytes(first) == bytes && hiroba_port_region_bytes(second) == 1, "both come back");
+    CHECK(first[0] == 0 && first[bytes - 1] == 7, "what was in a region");
+    IS(receive(port, &received), 0);
+    hiroba_port_release(&received);
+    IS(hiroba_port_rpc(to, &message, waiting, &received, HIROBA_PORT_ANY_SIZE, 2000), -ETIMEDOUT);
+    CHECK(hiroba_port_region_bytes(first) == 0 && hiroba_port_region_bytes(second) == 0, "the request went");
+    IS(receive(port, &received), 0);
+    CHECK(received.region_count == 2 && received.regions[0].start == first, "the regions that went");
+    hiroba_port_release(&received);
+    IS(hiroba_port_destroy(port), 0);
+    IS(hiroba_port_destroy(waiting), 0);
+}
+
+/* A port moves from node to node with the messages in its queue, and senders follow it. Shared memory
+ * written before a message is sent is seen where the message is received. */
 static void moving(void)
 {
     int node = hiroba_node(), nodes = hiroba_nodes();
@@ -187,7 +223,7 @@ static void moving(void)
     hiroba_port to_baton;
     IS(hiroba_port_look_up("baton", &to_baton, HIROBA_PORT_FOREVER), 0);
     hiroba_barrier();
-    /* Everybody writes and sends a message to the port, which is on its way round meanwhile. */
+    /* Every node writes, and sends a message to the port, which is moving meanwhile. */
     hiroba_port_message message = EMPTY, received;
     for (int time = 0; time < 3; time++) {
         shared[3 * node + time] = 100 * node + time + 1;
@@ -234,6 +270,7 @@ int main(int argc, char **argv)
     queues();
     notifications();
     regions();
+    regions_come_back();
     moving();
     hiroba_finalize();
     return 0;

@@ -1,6 +1,7 @@
 /*
- * Proves: threads that a program creates itself use shared memory, at their end too, however they end: by
- * return, pthread_exit or cancellation; one that waits in a system call on shared memory can be cancelled.
+ * Proves: threads that a program creates itself use shared memory, also at their end, whether they end by
+ * return, pthread_exit or cancellation. A thread that waits in a system call on shared memory can be
+ * cancelled.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -13,7 +14,7 @@
 
 enum { PAGE = 4096, THREADS = 4, PAGES = 16, ROUNDS = 5 };
 
-static volatile unsigned char *memory; /* PAGES a node */
+static volatile unsigned char *memory; /* PAGES for each node */
 static pthread_key_t key;
 static int fds[2];
 static volatile int cleaned, destroyed;
@@ -47,7 +48,7 @@ static void *work(void *argument)
 {
     size_t number = (size_t)argument;
     sigset_t all, told;
-    /* A thread begins with its creator's mask. */
+    /* A thread starts with its creator's mask. */
     CHECK(pthread_sigmask(SIG_BLOCK, NULL, &told) == 0, "pthread_sigmask failed");
     CHECK(sigismember(&told, SIGBUS) == 1 && sigismember(&told, SIGSEGV) == 1, "the creator's mask is lost");
     sigfillset(&all);

@@ -1,6 +1,7 @@
 /*
- * Proves: --races reports bytes that two nodes write, or one writes and one reads, without synchronisation, and nothing else. The
- * first argument chooses; the lines that the report must name are marked.
+ * Proves: --races reports bytes that two nodes write, or that one writes and another reads, without
+ * synchronisation, and nothing else. The first argument chooses; the lines that the report must name are
+ * marked.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -9,8 +10,8 @@
 
 struct board {
     char before[64];
-    uint32_t word;    /* what is raced for */
-    uint8_t bytes[4]; /* one a node */
+    uint32_t word;    /* the word of the race */
+    uint8_t bytes[4]; /* one for each node */
     uint32_t turn;
 };
 
@@ -29,7 +30,7 @@ static void race(void)
     hiroba_barrier(); /* HERE: end */
 }
 
-/* One writes what the other reads, between the same two barriers. */
+/* One node writes what the other reads, between the same two barriers. */
 static void read_unordered(void)
 {
     if (hiroba_node() == 0)
@@ -40,7 +41,7 @@ static void read_unordered(void)
     hiroba_barrier();
 }
 
-/* A lock is held, but not the same one. */
+/* Each node has a lock, but not the same one. */
 static void two_locks(void)
 {
     for (uint32_t round = 1; round <= 10; round++) {
@@ -52,7 +53,7 @@ static void two_locks(void)
     hiroba_barrier();
 }
 
-/* Neighbouring bytes, turns by barriers, and a word behind a lock: no race. */
+/* Neighbouring bytes, turns separated by barriers, and a word under a lock: no race. */
 static void in_order(void)
 {
     for (int round = 1; round <= 20; round++) {

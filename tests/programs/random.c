@@ -1,8 +1,8 @@
 /*
- * Proves: random programs without data races behave as on one machine. Between two barriers every
- * cell of a few pages belongs to one random node, which writes it, or to nobody, and then anyone
- * may read it; other words of the same pages are counters under locks, and atomics. All nodes draw
- * the same random numbers, so each knows what every value must be.
+ * Proves: random programs without data races behave as on one machine. Between two barriers every cell of a
+ * few pages belongs to one random node, which writes it, or to none, and then any node may read it. Other
+ * words of the same pages are counters under locks, and atomics. All nodes draw the same random numbers, so
+ * each knows every value.
  *
  *     random [SEED [EPOCHS]]
  */
@@ -15,9 +15,9 @@ enum {
     WORDS_A_PAGE = 1024, /* of 4 bytes */
     CELLS = 240,
     LOCKS = 4,
-    COPIES = 3, /* a lock's counter is kept in three places, on different pages */
+    COPIES = 3, /* places of each lock's counter, on different pages */
     ATOMICS = 3,
-    SECTIONS = 12 /* that a node does under locks in an epoch */
+    SECTIONS = 12 /* sections of a node under locks in an epoch */
 };
 
 static uint64_t state;
@@ -35,7 +35,7 @@ static uint64_t *atomics[ATOMICS];
 static uint32_t cell_expected[CELLS], counter_expected[LOCKS];
 static uint64_t atomic_expected[ATOMICS];
 
-/* Deals every word of the pages out to at most one purpose, so that purposes share pages. */
+/* Assigns every word of the pages to at most one purpose, so that purposes share pages. */
 static void deal_words(void)
 {
     static unsigned char used[PAGES * WORDS_A_PAGE];
@@ -90,13 +90,13 @@ static void check_everything(uint32_t epoch)
 
 static void play_epoch(uint32_t epoch, uint32_t node, uint32_t nodes)
 {
-    uint32_t writers = 1 + draw(nodes + 1); /* up to all of them, and nobody */
+    uint32_t writers = 1 + draw(nodes + 1); /* up to all of them, or none */
     uint32_t written = draw(4);             /* of four cells: none to three */
     for (int cell = 0; cell < CELLS; cell++) {
         uint32_t owner = draw(writers), value = draw(UINT32_C(0x7fffffff));
         if (draw(4) >= written || owner >= nodes) {
             if ((uint32_t)cell % nodes == node || value % 8 == 0)
-                check_cell(cell, epoch); /* nobody writes it now */
+                check_cell(cell, epoch); /* no node writes it in this epoch */
             continue;
         }
         if (owner == node) {
@@ -132,7 +132,7 @@ int main(int argc, char **argv)
     state = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
     words = shared(PAGES * WORDS_A_PAGE * sizeof *words);
     for (int i = 0; i < 10; i++)
-        draw(2); /* small seeds begin alike */
+        draw(2); /* small seeds start alike */
     deal_words();
     for (uint32_t epoch = 0; epoch < epochs; epoch++)
         play_epoch(epoch, (uint32_t)hiroba_node(), (uint32_t)hiroba_nodes());

@@ -1,7 +1,8 @@
 /*
- * Proves: regions under different protocols live side by side in one job. Each protocol named as an argument keeps one region of
- * records, which all nodes count up under locks and between barriers, and different bytes of one page that all nodes write at
- * once; blocks of the heap and a region under the job's own protocol are used in between, and an unknown protocol is refused.
+ * Proves: regions under different protocols work in one job. Each protocol named as an argument has one
+ * region of records, which all nodes increment under locks and between barriers, and one page of which all
+ * nodes write different bytes at once. Blocks of the heap and a region under the job's own protocol are used
+ * in between, and an unknown protocol is refused.
  */
 #include "check.h"
 #include <errno.h>
@@ -19,7 +20,7 @@ static void *under(const char *protocol, size_t size)
     return region;
 }
 
-/* Every node adds to every record of every region; neighbours lie on the same pages. */
+/* Every node adds to every record of every region; neighbouring records are on the same pages. */
 static void count_up(int count, int round)
 {
     int node = hiroba_node(), nodes = hiroba_nodes();

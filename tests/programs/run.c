@@ -1,6 +1,6 @@
 /*
- * Proves: hiroba_run calls its function once on every thread of every node, with dense thread
- * numbers and the argument; barriers and locks inside count threads; outside, nodes count again.
+ * Proves: hiroba_run calls its function once on every thread of every node, with dense thread numbers and the
+ * argument. Barriers and locks inside count threads; outside, they count nodes again.
  */
 #include <stdint.h>
 

@@ -1,8 +1,7 @@
 /*
- * Proves: a program whose shared memory is more than a node may hold at once notices nothing. Each node reads
- * and writes all of a region in turns, so that copies leave and come back, some with stores of the open
- * interval. With a third argument the nodes write in turns and use no lock, so that what is counted does not
- * depend on time.
+ * Proves: a program whose shared memory exceeds a node's limit runs as usual. Each node reads and writes all
+ * of a region in turn, so that copies leave and come back, some with stores of the open interval. With a
+ * third argument the nodes write in turn and use no lock, so that the counts do not depend on time.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -16,8 +15,8 @@ static uint64_t value(uint64_t word, uint64_t round)
     return word * 0x9e3779b97f4a7c15u + round;
 }
 
-/* Every node writes words of every page, so that all pages have several writers, and comes back four times in an
- * order without a pattern, so that pages leave with stores of the open interval. */
+/* Every node writes words of every page, so that all pages have several writers. It visits each page four
+ * times in an order without a pattern, so that pages leave with stores of the open interval. */
 static void write_words(uint64_t *region, size_t pages, uint64_t round)
 {
     uint64_t node = (uint64_t)hiroba_node(), nodes = (uint64_t)hiroba_nodes();

@@ -1,6 +1,6 @@
 /*
- * A program's own signal handler may touch shared memory, also while its thread waits in a barrier or
- * is about to: the handler's faults and the thread's wait do not get in each other's way.
+ * A program's own signal handler may access shared memory, also while its thread waits in a barrier or is
+ * about to: the handler's faults and the thread's wait do not disturb each other.
  */
 #define _XOPEN_SOURCE 700 /* sigaction, setitimer */
 

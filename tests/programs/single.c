@@ -1,6 +1,6 @@
 /*
- * Proves: a program started without `hiroba run` is a job of one node, in which every call works
- * and none waits for anybody.
+ * Proves: a program started without `hiroba run` is a job of one node, in which every call works and no call
+ * waits.
  */
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-/* Proves: all nine names of sms.h do what their namesakes of hiroba.h do. */
+/* Proves: all nine functions of sms.h do what their counterparts of hiroba.h do. */
 #include <stdint.h>
 
 #include "check.h"
@@ -31,7 +31,7 @@ int main(int argc, char **argv)
         sms_unlock(LOCK);
     }
 
-    /* Node 0 puts one thing at a time on the shelf; whoever else comes first takes it. */
+    /* Node 0 puts one thing at a time on the shelf; the first other node takes it. */
     if (nodes > 1 && node == 0) {
         for (uint32_t i = 1; i <= HANDOVERS; i++) {
             sms_lock(LOCK);

@@ -1,8 +1,8 @@
 /*
- * Proves: everything at once, for as long as one likes. Phases drawn from a seed, each run by the main threads or by
- * hiroba_run: disjoint writes and barriers, records under locks, a queue with conditions, atomics beside plain data, blocks that
- * wander, system calls on absent memory, new regions, threads of the program's own beside barriers. Every value is known and
- * checked; the purposes share pages of four sizes.
+ * Proves: everything at once, for the given time. Phases drawn from a seed, each run by the main threads or
+ * by hiroba_run: disjoint writes and barriers, records under locks, a queue with conditions, atomics next to
+ * plain data, blocks that move, system calls on absent memory, new regions, threads of the program's own
+ * beside barriers. Every value is known and checked; the purposes share pages of four sizes.
  *
  *     soak SECONDS [SEED]
  */
@@ -44,16 +44,16 @@ static uint32_t regions_made;
 
 static unsigned char *regions[REGIONS];
 static uint32_t *cells[CELLS];
-static uint32_t cell_phase[CELLS]; /* private: when each was written last */
+static uint32_t cell_phase[CELLS]; /* private: the phase of the last write of each */
 static uint32_t *records[RECORDS][COPIES];
 static uint32_t record_expected[RECORDS];
 static uint64_t *atomics[ATOMICS];
 static uint64_t atomic_expected[ATOMICS];
-static unsigned char *own_bytes[THREADS_MAX]; /* 4 bytes of each thread */
+static unsigned char *own_bytes[THREADS_MAX]; /* 4 bytes for each thread */
 static uint32_t *go;
 static struct slot *slots;
 static struct queue *queue;
-static unsigned char *buffers; /* BUFFER a thread */
+static unsigned char *buffers; /* BUFFER for each thread */
 
 #define VERIFY(condition, ...)                                                                                         \
     do {                                                                                                               \
@@ -81,15 +81,15 @@ static uint32_t draw(struct generator *generator, uint32_t below)
     return (uint32_t)(mix(generator->stream, generator->count++, 77) >> 20) % below;
 }
 
-/* What a thread draws in this phase; anybody can draw the same. */
+/* The generator of a thread in this phase; any thread can draw the same numbers. */
 static struct generator of_thread(int thread)
 {
     return (struct generator){mix(phase, (uint64_t)thread, 5), 0};
 }
 
-/* --- Where things are --------------------------------------------------------------------------------- */
+/* --- Layout ------------------------------------------------------------------------------------------- */
 
-/* A place of 8 bytes that is nobody's yet, mostly where many others are. */
+/* Returns an unused place of 8 bytes, mostly next to many others. */
 static unsigned char *deal(struct generator *generator)
 {
     static unsigned char used[REGIONS][REGION_BYTES / 8];
@@ -127,7 +127,7 @@ static void deal_all(void)
     buffers = shared((size_t)BUFFER * (size_t)(nodes * per_node));
 }
 
-/* A word of the thread's own, on pages that others use: what is written there must stay. */
+/* Writes a word of the thread's own, on pages that others use: its contents must stay. */
 static void set_own(int thread, uint32_t i)
 {
     for (int byte = 0; byte < 4; byte++)
@@ -148,7 +148,7 @@ static uint32_t cell_value(uint32_t when, uint32_t cell)
     return when == 0 ? 0 : (uint32_t)mix(when, cell, 9);
 }
 
-/* Whose the cell is in a phase; nobody's, if it is no thread's number. */
+/* Returns the owner of the cell in a phase. The cell has none if that is not a thread's number. */
 static uint32_t cell_owner(uint32_t when, uint32_t cell, int threads)
 {
     uint32_t spread = 1 + (uint32_t)(mix(when, 3, 3) % (uint64_t)(2 * threads));
@@ -178,7 +178,7 @@ static void cells_done(int threads)
             cell_phase[cell] = phase;
 }
 
-/* One pass under a lock: which record, and how much is added. */
+/* One pass under a lock: the record, and the amount to add. */
 static void record_pass(struct generator *generator, uint32_t *which, uint32_t *amount)
 {
     *which = draw(generator, RECORDS);
@@ -248,7 +248,7 @@ static void put(uint64_t item)
     hiroba_unlock(QUEUE_LOCK);
 }
 
-/* False once all there will ever be are taken. */
+/* Takes an item. Returns false when all items have been taken. */
 static int take(uint32_t total)
 {
     hiroba_lock(QUEUE_LOCK);
@@ -419,7 +419,8 @@ static void check_buffer(const unsigned char *bytes, int thread, const char *aft
                buffer_byte(i, thread));
 }
 
-/* Another thread, mostly of another node, writes this one's buffer; then the kernel reads and writes it. */
+/* Another thread, mostly of another node, writes this thread's buffer; then the kernel reads and writes
+ * it. */
 static void system_steps(int me, int threads)
 {
     unsigned char *mine = buffers + (size_t)me * BUFFER;
@@ -475,7 +476,7 @@ static void region_steps(int me, int threads)
         VERIFY(region[i] == (unsigned char)(i + phase), "byte %lu of a new region is %d", (unsigned long)i, region[i]);
 }
 
-/* --- Running them ------------------------------------------------------------------------------------- */
+/* --- Running the phases ------------------------------------------------------------------------------- */
 
 static void steps(int me, int threads)
 {
@@ -519,7 +520,7 @@ static void *by_itself(void *argument)
     return argument;
 }
 
-/* Own threads work on records while main threads write cells and meet. */
+/* The program's own threads work on records while main threads write cells and meet. */
 static void beside_own_threads(void)
 {
     pthread_t threads[OWN_THREADS];
@@ -591,7 +592,7 @@ int main(int argc, char **argv)
             break;
         kind = (enum kind)(mix(phase, 6, 6) % KINDS);
         if (kind == REGION_PHASE && regions_made == REGIONS_MADE_MAX)
-            kind = CELL_PHASE; /* regions are never given back */
+            kind = CELL_PHASE; /* regions are never freed */
         play();
         played[kind]++;
     }

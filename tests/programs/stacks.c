@@ -1,5 +1,5 @@
 /*
- * Proves: a thread whose own stack lies in shared memory runs, and so does a context of makecontext, though the
+ * Proves: a thread whose stack is in shared memory runs, and so does a context of makecontext, though the
  * pages of the stack are absent on this node.
  */
 #ifndef _GNU_SOURCE

@@ -1,7 +1,8 @@
 /*
- * Proves: what is read in equal steps, upwards or downwards, is read right, however much of it has been fetched ahead. Node 0 fills an array that
- * is homed on it, and the others read a word of every page that lies a number of pages (the argument) from the one before, backwards if
- * that is negative. What was fetched how, `hiroba run --stats` counts.
+ * Proves: reads in equal steps, upwards or downwards, return the right values, however many pages were
+ * fetched ahead. Node 0 fills an array homed on it. The other nodes read one word of a page, then one of the
+ * page that is the argument's number of pages further, and so on; backwards if the argument is negative.
+ * `hiroba run --stats` counts how pages were fetched.
  */
 #include "check.h"
 

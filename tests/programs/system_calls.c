@@ -1,7 +1,7 @@
 /*
- * Proves: system calls and streams work on shared memory of which any page is absent on this node, and give
- * what they give on private memory: nothing is lost, nothing cut short, nothing beside is changed, and what is
- * not allocated is EFAULT.
+ * Proves: system calls and streams work on shared memory of which any page is absent on this node, with the
+ * same results as on private memory: nothing is lost or truncated, nothing else is changed, and memory that
+ * is not allocated gives EFAULT.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -35,8 +35,8 @@ enum { PAGE = 4096, PAGES = 5, BYTES = PAGES * PAGE, OFFSET = 104, SIZE = 4 * PA
 static const unsigned absences[] = {0x01, 0x04, 0x10, 0x1f, 0x0a};
 enum { ABSENCES = sizeof absences / sizeof absences[0] };
 
-static unsigned char *all, *mine; /* shared: BYTES a node */
-static char *buffers;             /* shared: PAGE a node */
+static unsigned char *all, *mine; /* shared: BYTES for each node */
+static char *buffers;             /* shared: PAGE for each node */
 static unsigned char expected[BYTES], source[BYTES], sink[BYTES];
 static char file_name[64];
 static int file;
@@ -67,7 +67,7 @@ static void prepare(unsigned absent)
 
 #define FAILED(what) "%s: %s (round %u)", what, strerror(errno), round_number
 
-/* All of this node's memory is as it was, but for `size` bytes at `offset`, which came from the source. */
+/* All of this node's memory is unchanged, except for `size` bytes at `offset`, which came from the source. */
 static void verify_came(const char *what, size_t offset, size_t size)
 {
     memcpy(expected + offset, source + offset, size);
@@ -196,14 +196,14 @@ static void streams(void)
     }
 }
 
-/* The file begins with `length` letters and a newline. */
+/* The file starts with `length` letters and a newline. */
 static void lines(void)
 {
     enum { LENGTH = 3 * PAGE };
     for (int k = 0; k < ABSENCES; k++) {
         prepare(absences[k]);
         memset(source, 'x', LENGTH);
-        source[100] = 0; /* a line may hold a zero byte */
+        source[100] = 0; /* a line may contain a zero byte */
         source[LENGTH] = '\n';
         file_holds_source();
         memmove(source + OFFSET, source, LENGTH + 1);
@@ -240,7 +240,7 @@ static void lines(void)
     }
 }
 
-/* O_DIRECT asks for aligned memory, which shared memory is when it is aligned itself. */
+/* O_DIRECT needs aligned memory; shared memory is aligned if its offset is. */
 static void direct(void)
 {
     int fd = open(file_name, O_RDWR | O_DIRECT);
@@ -316,7 +316,7 @@ static void sockets(int kind)
         verify_went("sendmsg", OFFSET, SIZE);
     }
     if (kind == SOCK_DGRAM) {
-        /* The true length of a datagram that is longer than the buffer. */
+        /* A datagram that is longer than the buffer returns its true length. */
         prepare(0x1f);
         send_all(fds[0], source + OFFSET, SIZE);
         CHECK(recv(fds[1], mine + OFFSET, 5000, MSG_TRUNC) == SIZE, FAILED("recv with MSG_TRUNC"));
@@ -379,7 +379,7 @@ static void pipes(void)
 
 /* --- Small arguments -------------------------------------------------------------------------------- */
 
-/* A place that crosses from one absent page to the next. */
+/* An address that crosses from one absent page to the next. */
 static void *crossing(size_t back)
 {
     prepare(0x1f);
@@ -519,7 +519,7 @@ static void unallocated(void)
     CHECK(read(file, beyond, 10) == -1 && errno == EFAULT, FAILED("read into unallocated memory"));
     CHECK(stat(file_name, (struct stat *)beyond) == -1 && errno == EFAULT, FAILED("stat into unallocated memory"));
     CHECK(open((char *)beyond, O_RDONLY) == -1 && errno == EFAULT, FAILED("open of an unallocated name"));
-    /* A buffer that is longer than its memory, as long as what comes fits. */
+    /* A buffer that is longer than its memory works as long as the data fit. */
     CHECK(ftruncate(file, OFFSET + 100) == 0, FAILED("ftruncate"));
     CHECK(read(file, end + PAGE, 1 << 20) == 100, FAILED("read of a short file"));
     CHECK(memcmp(end + PAGE, source + OFFSET, 100) == 0, "read something else");

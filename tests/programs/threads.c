@@ -1,8 +1,9 @@
 /*
- * Proves: several threads a node share memory as nodes do. Inside hiroba_run threads are numbered, barriers wait for all of
- * them, locks belong to threads, siblings write other bytes of a page while one of them acquires, fault on different
- * pages and on the same one at once, pass blocks and turns around, allocate together. Threads that a node starts itself
- * use locks, conditions, atomics and plain data while its main thread waits in barriers.
+ * Proves: several threads of a node share memory as nodes do. Inside hiroba_run threads are numbered,
+ * barriers wait for all of them, and locks belong to threads. Siblings write other bytes of a page while one
+ * of them acquires, fault on different pages and on the same one at once, pass blocks and turns around, and
+ * allocate together. Threads that a node starts itself use locks, conditions, atomics and plain data while
+ * its main thread waits in barriers.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -30,13 +31,14 @@ struct board {
 };
 
 static struct board *board;
-static unsigned char *mixed;  /* PAGES pages: everybody's bytes, interleaved, and counters under locks */
-static unsigned char *faulted; /* FAULT_PAGES a node */
-static uint32_t from_main[THREADS_MAX]; /* private: what this node's main thread said before the run */
+static unsigned char *mixed;  /* PAGES pages: bytes of all threads, interleaved, and counters under locks */
+static unsigned char *faulted; /* FAULT_PAGES for each node */
+static uint32_t from_main[THREADS_MAX]; /* private: what this node's main thread wrote before the run */
 static uint32_t *said;                  /* shared: the same */
 static int per_node;
 
-/* Where thread `thread` keeps its byte in place `place` of the mixed pages; the front of each page is for counters. */
+/* The place of thread `thread`'s byte number `place` in the mixed pages. The front of each page is for
+ * counters. */
 static volatile unsigned char *byte_of(int place, int thread, int threads)
 {
     size_t at = 64 + (size_t)place * (size_t)threads + (size_t)thread;
@@ -78,7 +80,7 @@ static void barriers(int me, int threads)
     }
 }
 
-/* Every acquire may bring in the page that siblings write at that moment. */
+/* Every acquire may fetch the page that siblings write at that moment. */
 static void merges(int me, int threads, uint32_t run)
 {
     for (int i = 0; i < PASSES; i++) {
@@ -131,7 +133,7 @@ static void ownership(int me, int threads)
     hiroba_barrier();
 }
 
-/* Every thread in turn, woken by a broadcast; siblings wait for the same condition. */
+/* Every thread takes its turn, woken by a broadcast; siblings wait for the same condition. */
 static void turns(int me, int threads, uint32_t run)
 {
     uint32_t first = (run - 1) * TURNS * (uint32_t)threads;
@@ -198,7 +200,8 @@ static void blocks(int me, int threads, uint32_t run)
     }
 }
 
-/* The next node's threads have written this node's pages: each sibling faults on others, and all on the same one. */
+/* The next node's threads have written this node's pages: siblings fault on different ones, and all on the
+ * same one. */
 static void faults(int me, int threads, uint32_t run)
 {
     int node = hiroba_node(), next = (node + 1) % hiroba_nodes(), number = me % per_node;
@@ -215,7 +218,7 @@ static void faults(int me, int threads, uint32_t run)
                 CHECK(bytes[i * 61] == (unsigned char)(run + round + (unsigned)page), "page %d holds %d", page, bytes[i * 61]);
             bytes[PAGE - 1] = (unsigned char)(round + 1);
         }
-        mine[(size_t)(FAULT_PAGES - 1) * PAGE + 10 + (size_t)number]++; /* no multiple of 61 below 61 */
+        mine[(size_t)(FAULT_PAGES - 1) * PAGE + 10 + (size_t)number]++; /* not a multiple of 61 */
         hiroba_barrier();
         for (int page = 0; page < FAULT_PAGES; page++)
             CHECK(mine[(size_t)page * PAGE + PAGE - 1] == round + 1, "a sibling's store to page %d is lost", page);
@@ -271,7 +274,8 @@ static void in_runs(void)
 {
     uint32_t *run = shared(sizeof *run);
     for (uint32_t number = 1; number <= RUNS; number++) {
-        /* The run's beginning makes visible what main threads wrote before, and its end what threads wrote. */
+        /* A run starts with all that main threads wrote before it, and main threads see after it what
+         * threads wrote. */
         for (int i = 0; i < hiroba_nodes(); i++)
             from_main[i] = number * 100 + (uint32_t)i;
         said[hiroba_node()] = number * 100 + (uint32_t)hiroba_node();
@@ -305,7 +309,7 @@ static uint32_t *record(int page, int which)
     return (uint32_t *)(void *)(own->bytes[page] + 2048) + which;
 }
 
-/* Thread `number` of all nodes' own threads: everything but collectives. */
+/* The work of thread `number` of all nodes' own threads: everything except collectives. */
 static void *by_itself(void *argument)
 {
     int number = (int)(intptr_t)argument, all = OWN_THREADS * hiroba_nodes();

@@ -1,5 +1,5 @@
-/* Traced loads and stores of every length, under a lock and across barriers, and every other call that a trace records.
- * Arguments: threads a node; "die", and node 1 is killed once there is much in its trace. */
+/* Traced loads and stores of every length, under a lock and across barriers, and every other call that a
+ * trace records. Arguments: threads for each node; "die" to kill node 1 once its trace is long. */
 #include <signal.h>
 
 #include "check.h"
@@ -20,7 +20,7 @@ static void work(void *unused)
         hiroba_traced_store(&words[0], 8, before + 1);
         hiroba_unlock(3);
         hiroba_fetch_add(counter, 1);
-        /* One word a thread, on pages that all of them share. */
+        /* One word for each thread, on pages that all of them share. */
         hiroba_traced_store(&words[64 + me], 4, (uint64_t)(round * all + me + 1));
         hiroba_traced_store(&bytes[me], 1, (uint64_t)((round + me) & 0xff) | 0xff00);
         hiroba_barrier();

@@ -1,6 +1,6 @@
 /*
- * Proves: hiroba_trylock returns 0 and holds the lock if it is free, and something else, at once,
- * if it is held; locks got either way exclude each other and carry data.
+ * Proves: hiroba_trylock returns 0 and takes the lock if it is free, and otherwise returns at once with
+ * another value. Locks taken either way exclude each other and carry data.
  */
 #include <stdint.h>
 

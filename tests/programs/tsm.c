@@ -1,7 +1,7 @@
 /*
- * Proves: tsm.h. Node 0 runs main and prepares; the others wait in tsm_startup until
- * tsm_create_procs; all run the worker, to which node 0's global pointers are known; node 0 goes
- * on behind it and finds what all have written.
+ * Proves: tsm.h. Node 0 runs main and prepares; the others wait in tsm_startup until tsm_create_procs. All
+ * nodes run the worker, which can use node 0's global pointers. Node 0 continues after it and finds what all
+ * have written.
  */
 #include <stdint.h>
 
@@ -10,7 +10,7 @@
 
 enum { WORDS = 5000 };
 
-static uint32_t *array;            /* set by node 0 alone, before tsm_create_procs */
+static uint32_t *array;            /* set by node 0 only, before tsm_create_procs */
 static uint32_t *ran;              /* by each node */
 static uint64_t *counter;
 static int prepared = 0;
@@ -41,7 +41,7 @@ static void worker(void)
 int main(int argc, char **argv)
 {
     tsm_startup(&argc, &argv);
-    /* Only node 0 comes here. */
+    /* Only node 0 gets here. */
     CHECK(TSM_PID == 0, "node %d left tsm_startup", TSM_PID);
     array = tsm_alloc(WORDS * sizeof *array);
     ran = tsm_alloc((size_t)TSM_NUMNODES * sizeof *ran);

@@ -1,5 +1,7 @@
-//! `cargo xtask install --prefix DIR`: puts the command, the library and what belongs to them under a prefix.
-//! `cargo xtask yardstick`: measures the plain programs of `apps/plain` ([`yardstick`]).
+//! `cargo xtask install --prefix DIR` installs the command, the libraries, the headers and the manual pages
+//! under a prefix. `cargo xtask yardstick` measures the plain programs of `apps/plain` ([`yardstick`]).
+
+#![forbid(unsafe_code)]
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,9 +15,11 @@ mod yardstick;
 const USAGE: &str =
     "usage: cargo xtask install --prefix DIR [--no-build], or cargo xtask yardstick [OPTIONS]";
 const LIBRARY: &str = "libhiroba.so";
+const PTHREAD_LIBRARY: &str = "libhiroba_pthread.so";
+const OPENMP_LIBRARY: &str = "libhiroba_gomp.so";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Both paths are relative to the file's own place, so that the prefix can be moved.
+/// The pkg-config file. Its paths are relative to the file's own place, so that the prefix can be moved.
 const PKG_CONFIG: &str = "\
 prefix=${pcfiledir}/../..
 libdir=${prefix}/lib
@@ -40,7 +44,8 @@ endif()
 unset(_hiroba_prefix)
 ";
 
-/// Before 1.0 a minor version may change the interface, so only patches of the same minor version fit.
+/// The version file of the CMake package. Before 1.0 a minor version may change the interface, so only
+/// patches of the same minor version are compatible.
 const CMAKE_VERSION: &str = "\
 set(PACKAGE_VERSION @VERSION@)
 set(PACKAGE_VERSION_COMPATIBLE FALSE)
@@ -73,7 +78,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The prefix, and whether to build first.
+/// Parses the arguments of `install`. Returns the prefix, and true if the build comes first.
 fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<(PathBuf, bool), String> {
     if arguments.next().is_none_or(|task| task != "install") {
         return Err(USAGE.into());
@@ -105,6 +110,9 @@ fn install(prefix: &Path, builds: bool) -> Result<(), String> {
     let command = prefix.join("bin/hiroba");
     copy(&built.join("hiroba"), &command, 0o755)?;
     copy(&library, &prefix.join("lib").join(LIBRARY), 0o755)?;
+    for name in [PTHREAD_LIBRARY, OPENMP_LIBRARY] {
+        copy(&library.with_file_name(name), &prefix.join("lib").join(name), 0o755)?;
+    }
     copy_sources(&source.join("crates/capi/include"), &prefix.join("include"), &["h"])?;
     copy_sources(&source.join("apps"), &prefix.join("share/hiroba/apps"), &["c", "h"])?;
     write(&prefix.join("lib/pkgconfig/hiroba.pc"), filled(PKG_CONFIG).as_bytes(), 0o644)?;
@@ -136,7 +144,8 @@ fn filled(template: &str) -> String {
         .replace("@MINOR@", env!("CARGO_PKG_VERSION_MINOR"))
 }
 
-/// Cargo refreshes the library beside the command only when it was asked to build the library itself: the newest counts.
+/// Finds the newest build of the library. Cargo refreshes the copy next to the command only when it builds
+/// the library itself, so there may be a newer one in `deps`.
 fn newest_library(built: &Path) -> Result<PathBuf, String> {
     let age = |file: &PathBuf| file.metadata().and_then(|file| file.modified()).ok();
     let places = [built.join("deps").join(LIBRARY), built.join(LIBRARY)];
@@ -165,7 +174,7 @@ fn copy(from: &Path, to: &Path, mode: u32) -> Result<(), String> {
     write(to, &content, mode)
 }
 
-/// Writes beside the file and renames, since jobs may be running the old one.
+/// Writes a new file next to the old one and renames it, because jobs may be running the old one.
 fn write(to: &Path, content: &[u8], mode: u32) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("cannot write {}: {error}", to.display());
     let mut name = to.as_os_str().to_owned();

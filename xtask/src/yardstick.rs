@@ -1,8 +1,8 @@
 //! Measures the plain programs of `apps/plain`: each on the threads of one process, and on the nodes of jobs,
 //! in turn.
 //!
-//! A round runs all forms of a program one after another, so that a disturbance of the machine reaches all of
-//! them. Ratios are taken within a round, and their median over the rounds counts.
+//! A round runs all forms of a program one after another, so that a disturbance of the machine affects all of
+//! them. The result is the median over the rounds of the ratios within a round.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ mod report;
 
 use figures::{Form, FormRuns, Program, Run};
 
-/// What a run may take at most, in seconds.
+/// The longest time of a run, in seconds.
 const RUN_SECONDS_MAX: u64 = 600;
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -49,7 +49,7 @@ struct Arguments {
     /// Run the programs with --init-all: every thread initialises its own part
     #[arg(long)]
     init_all: bool,
-    /// End a run on nodes that takes longer, and leave that form of the program out from then on
+    /// End a run on nodes that takes longer, and skip that form of the program from then on
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=RUN_SECONDS_MAX))]
     skip_after: Option<u64>,
     /// Write all figures of all runs to FILE
@@ -63,15 +63,15 @@ struct Arguments {
     no_build: bool,
 }
 
-/// Where everything is.
+/// The paths that the task uses.
 struct Workshop {
     hiroba: PathBuf,
     sources: PathBuf,
-    /// For executables, and what a run writes.
+    /// For executables, and for the output of a run.
     directory: PathBuf,
 }
 
-/// Runs the task with the arguments behind its name.
+/// Runs the task with the arguments after its name.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
     let name = OsString::from("yardstick");
     let arguments = Arguments::try_parse_from(std::iter::once(name).chain(arguments));
@@ -83,7 +83,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
     let workshop = Workshop::open(source)?;
     workshop.choose(&mut arguments.programs)?;
     if let Some(path) = &arguments.json {
-        // Before the measurements, not after them, the user should learn that this cannot be written.
+        // If the file cannot be written, the user should learn that before the measurements.
         File::options().append(true).create(true).open(path).map_err(|error| unwritten(path, &error))?;
     }
     arguments.programs.iter().try_for_each(|program| workshop.compile(program))?;
@@ -128,7 +128,7 @@ impl Workshop {
         Ok(Workshop { hiroba, sources: source.join("apps/plain"), directory })
     }
 
-    /// Holds the names that were asked for against those that there are, or takes all.
+    /// Checks that the requested programs exist. Without any, chooses all programs.
     fn choose(&self, asked: &mut Vec<String>) -> Result<(), String> {
         let failed = |error: std::io::Error| format!("cannot read {}: {error}", self.sources.display());
         let mut all = Vec::new();
@@ -167,7 +167,7 @@ impl Workshop {
         Ok(())
     }
 
-    /// All rounds of one program.
+    /// Runs all rounds of one program.
     fn measure(&self, name: &str, arguments: &Arguments) -> Result<Program, String> {
         let forms = arguments.fabric.iter().flat_map(|fabric| {
             arguments
@@ -194,7 +194,7 @@ impl Workshop {
                         program.forms[index].runs.push(run);
                     }
                     None => {
-                        told += &format!(", {form} ended and left out");
+                        told += &format!(", {form} ended, and skipped from now on");
                         program.forms[index] = FormRuns { form, runs: Vec::new(), is_skipped: true };
                     }
                 }
@@ -214,7 +214,7 @@ impl Workshop {
         Run::from_output(&text).map_err(|sentence| format!("{what}: {sentence}"))
     }
 
-    /// `None` if it took longer than `--skip-after` allows.
+    /// Runs a program on nodes. Returns `None` if it took longer than `--skip-after` allows.
     fn run_nodes(&self, program: &str, form: &Form, arguments: &Arguments) -> Result<Option<Run>, String> {
         let statistics = self.directory.join("statistics.json");
         let mut stats = OsString::from("--stats=json:");
@@ -242,7 +242,7 @@ impl Workshop {
         Ok(Some(run))
     }
 
-    /// What a program printed that ended well; `None` if it did not end in time.
+    /// Returns the output of a program that succeeded, or `None` if it did not end in time.
     fn output_of(
         &self,
         mut command: Command,
@@ -274,7 +274,7 @@ impl Workshop {
     }
 }
 
-/// Waits for a child up to a limit, then ends it.
+/// Waits for a child up to a limit, then kills it.
 fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
     let end = Instant::now() + limit;
     while Instant::now() < end {

@@ -1,4 +1,4 @@
-//! Installs what was built and uses it from there.
+//! Installs the build under a prefix and uses it from there.
 
 use std::path::Path;
 use std::process::Command;
@@ -29,7 +29,7 @@ fn is_there(tool: &str) -> bool {
     found
 }
 
-/// Runs a shell's script with the prefix in `$P`, and gives its standard output.
+/// Runs a shell script with the prefix in `$P`. Returns its standard output.
 #[track_caller]
 fn run(directory: &Path, prefix: &Path, script: &str) -> String {
     let mut command = Command::new("timeout");
@@ -42,7 +42,7 @@ fn run(directory: &Path, prefix: &Path, script: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The program `prog` runs with the launcher and without it.
+/// Checks that a program runs with the launcher and without it.
 #[track_caller]
 fn runs(directory: &Path, prefix: &Path, program: &str) {
     assert_eq!(run(directory, prefix, program), "nodes 1\n");
@@ -73,7 +73,7 @@ fn programs_are_built_and_run_from_a_prefix_that_may_be_moved() {
     assert!(hiroba.is_file(), "{} is missing; run 'cargo build --release' first", hiroba.display());
     let directory = tempfile::tempdir().unwrap();
     let prefix = directory.path().join("first");
-    // Twice: the second replaces what the first has put there.
+    // Twice: the second installation replaces the files of the first.
     for _ in 0..2 {
         run(
             directory.path(),

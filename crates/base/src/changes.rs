@@ -1,52 +1,53 @@
-//! Which bytes of a page have changed: a mask for each line. Comparisons find masks, diffs carry them, frames
-//! and twins take the bytes that they name.
+//! Which bytes of a page have changed: a mask for each line. Comparisons produce masks, diffs carry them, and
+//! frames and twins take the bytes that they name.
 
 use core::ops::Range;
 
-/// A cache line: the bytes that one mask stands for.
+/// A cache line: the bytes that one mask describes.
 pub const LINE_BYTES: usize = 64;
-/// Lines of a block: as many as a word has bits.
+/// Lines of a block: the number of bits in a word.
 pub const BLOCK_LINES: usize = 64;
 /// The bytes of a block. Every page is a multiple of it.
 pub const BLOCK_BYTES: usize = BLOCK_LINES * LINE_BYTES;
 
-/// Which bytes of a block have changed.
+/// The bytes of a block that have changed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ChangedBytes {
-    /// Bit *l* for line *l*, when any of its bytes has changed.
+    /// Bit *l* is set if any byte of line *l* has changed.
     lines: u64,
-    /// Bit *i* of mask *l* for byte *i* of line *l*; 0 for lines without a bit above.
+    /// Bit *i* of mask *l* is set if byte *i* of line *l* has changed; 0 for lines without a bit above.
     masks: [u64; BLOCK_LINES],
 }
 
 impl ChangedBytes {
-    /// No byte has changed.
+    /// No byte.
     pub const NONE: ChangedBytes = ChangedBytes { lines: 0, masks: [0; BLOCK_LINES] };
-    /// Every byte has changed.
+    /// Every byte.
     pub const ALL: ChangedBytes = ChangedBytes { lines: u64::MAX, masks: [u64::MAX; BLOCK_LINES] };
 
-    /// The lines with a byte that has changed, by bits.
+    /// Returns the lines with a changed byte, as bits.
     #[inline]
     pub fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// Whether every byte has changed.
+    /// Returns true if every byte has changed.
     #[inline]
     pub fn is_all(&self) -> bool {
         self.masks.iter().fold(u64::MAX, |all, mask| all & mask) == u64::MAX
     }
 
-    /// The lines with a byte that has changed, in order, and which of their bytes have, by bits: never none.
+    /// Returns the lines with a changed byte, in order, each with the mask of its changed bytes, which is
+    /// never 0.
     #[inline]
     pub fn masks(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         bits(self.lines).map(|line| (line, self.masks[line]))
     }
 
-    /// Makes `mask` what is said of a line.
+    /// Sets the mask of a line.
     ///
     /// # Panics
-    /// When the block has no such line.
+    /// If the block has no such line.
     #[inline(always)]
     pub fn set(&mut self, line: usize, mask: u64) {
         self.masks[line] = mask;
@@ -57,7 +58,7 @@ impl ChangedBytes {
     /// Adds bytes.
     ///
     /// # Panics
-    /// When they leave the block.
+    /// If they are not in the block.
     pub fn insert(&mut self, bytes: Range<usize>) {
         let mut at = bytes.start;
         while at < bytes.end {
@@ -69,19 +70,19 @@ impl ChangedBytes {
         }
     }
 
-    /// No byte has changed any more.
+    /// Removes all bytes.
     #[inline]
     pub fn clear(&mut self) {
         bits(core::mem::take(&mut self.lines)).for_each(|line| self.masks[line] = 0);
     }
 
-    /// How many bytes have changed.
+    /// Returns how many bytes have changed.
     #[inline]
     pub fn count(&self) -> usize {
         self.masks().map(|(_, mask)| mask.count_ones() as usize).sum()
     }
 
-    /// The maximal runs of bytes that have changed, in order.
+    /// Returns the maximal runs of changed bytes, in order.
     pub fn runs(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let mut at = 0;
         core::iter::from_fn(move || {
@@ -91,9 +92,9 @@ impl ChangedBytes {
         })
     }
 
-    /// The first byte at or behind `at` that has changed, or has not.
+    /// Returns the first byte at or after `at` that has changed, or has not.
     fn first_from(&self, at: usize, changed: bool) -> Option<usize> {
-        // What lies before `at` in its line is of no interest.
+        // Bytes before `at` in its line are masked out.
         let mut interest = u64::MAX << (at % LINE_BYTES);
         (at / LINE_BYTES..BLOCK_LINES).find_map(|line| {
             let found = if changed { self.masks[line] } else { !self.masks[line] };
@@ -115,18 +116,18 @@ impl core::fmt::Debug for ChangedBytes {
     }
 }
 
-/// What has changed in one block of a page.
+/// The changes of one block of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockChanges<'a> {
     /// The block's number in the page.
     pub block: usize,
-    /// Which of its bytes.
+    /// The bytes that have changed.
     pub changed: &'a ChangedBytes,
-    /// What they are now, in order: one for each.
+    /// Their new values in order.
     pub bytes: &'a [u8],
 }
 
-/// The numbers of the bits that are set, ascending.
+/// Returns the numbers of the set bits, ascending.
 #[inline]
 fn bits(mut word: u64) -> impl Iterator<Item = usize> {
     core::iter::from_fn(move || {

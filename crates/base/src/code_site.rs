@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A place in the program's code, as far as the node itself knows it.
+/// A place in the program's code, in terms that the node itself knows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CodeSite {
     /// The path of the executable or library.
     pub module: String,
-    /// The address as the module's own symbols and debug information count: the address in memory minus the load bias.
+    /// The address in terms of the module's own symbols and debug information: the address in memory minus
+    /// the load bias.
     pub offset: u64,
 }

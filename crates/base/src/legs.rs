@@ -1,7 +1,8 @@
-//! Where the time of one message goes: stamps between the legs of its way.
+//! Where the time of one message goes, as stamps between the legs of its way.
 //!
 //! In a build with the feature `legs` each thread keeps the time of its last stamp. A stamp ends a leg, which
-//! lasted since then. `hiroba bench legs` prints their means. Without the feature a stamp is nothing at all.
+//! has lasted since then. `hiroba bench legs` prints the means. Without the feature a stamp compiles to
+//! nothing.
 
 /// A leg of the way from a fault, a barrier or a lock to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -9,7 +10,7 @@
 pub enum Leg {
     /// From the load or store to the fault handler: the kernel's way in.
     Trap,
-    /// From the handler or the call to the engine: looking up, the account, signals, the core's lock.
+    /// From the handler or the call to the engine: lookup, accounting, signals, the core's lock.
     Enter,
     /// The engine's work on an event.
     Engine,
@@ -17,23 +18,23 @@ pub enum Leg {
     Queue,
     /// Sealing a datagram or record.
     Seal,
-    /// The system call that sends, or the word that shows a frame in a ring.
+    /// The system call that sends, or the store that publishes a frame in a ring.
     Send,
     /// The link's timer.
     Timer,
-    /// Polling in vain.
+    /// Polling without a result.
     Wait,
-    /// The call that received something.
+    /// The call that received a message.
     Receive,
     /// Opening the seal.
     Open,
-    /// The link's work on what came, and its copy.
+    /// The link's work on a received message, and its copy.
     Link,
     /// Decoding a message.
     Decode,
-    /// Bytes into frames and twins.
+    /// Copying bytes into frames and twins.
     Place,
-    /// System calls that give or take access.
+    /// System calls that change access.
     Map,
     /// Other effects, and the way from one to the next.
     Host,
@@ -65,7 +66,7 @@ impl Leg {
         Leg::Resume,
     ];
 
-    /// Its name in tables.
+    /// Returns its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Leg::Trap => "trap",
@@ -94,14 +95,15 @@ impl Leg {
 #[inline(always)]
 pub fn end(_leg: Leg) {}
 
-/// For how long something is held that other threads wait for. Without the feature nothing at all.
+/// Measures how long a resource is held for which other threads wait. Without the feature it compiles to
+/// nothing.
 #[cfg(not(feature = "legs"))]
 #[derive(Debug)]
 pub struct Hold;
 
 #[cfg(not(feature = "legs"))]
 impl Hold {
-    /// It is held from now on, until this is dropped.
+    /// Begins a hold, which ends when this is dropped.
     #[inline(always)]
     pub fn begin() -> Hold {
         Hold
@@ -123,15 +125,15 @@ mod stamped {
     static LEGS: [Times; Leg::ALL.len()] = [const { Times::new() }; Leg::ALL.len()];
     static HOLDS: Times = Times::new();
 
-    /// A leg that lasts longer was interrupted, and is left out.
+    /// A longer leg was interrupted, and is left out.
     const INTERRUPTED_NS: u64 = 30_000;
-    /// What a bucket of the histogram spans.
+    /// The width of a bucket of the histogram.
     const BUCKET_NS: u64 = 10;
     const BUCKETS: usize = (INTERRUPTED_NS / BUCKET_NS) as usize;
-    /// One stamp in as many is left out: the longest, most of which the kernel interrupted.
+    /// One stamp in this many is left out: the longest ones, most of which the kernel interrupted.
     const LONGEST_OF: u64 = 100;
 
-    /// How long the stamps of one leg lasted.
+    /// The durations of the stamps of one leg.
     struct Times {
         ns: AtomicU64,
         stamps: AtomicU64,
@@ -189,14 +191,14 @@ mod stamped {
         static LAST: Cell<Option<Instant>> = const { Cell::new(None) };
     }
 
-    /// What the stamps of a leg say.
+    /// The measurement of a leg.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct LegTimes {
-        /// Which leg.
+        /// The leg.
         pub leg: Leg,
         /// How many stamps ended it.
         pub stamps: u64,
-        /// The mean of all but the longest hundredth, in nanoseconds, less what a stamp costs itself.
+        /// The mean of all but the longest hundredth, in nanoseconds, less the cost of a stamp.
         pub mean_ns: f64,
     }
 
@@ -207,22 +209,22 @@ mod stamped {
         IS_ON.store(true, Relaxed);
     }
 
-    /// Takes no stamps until [`go_on`]: what comes is no part of an operation.
+    /// Pauses stamping until [`go_on`], for code that does not belong to an operation.
     pub fn pause() {
         IS_ON.store(false, Relaxed);
     }
 
-    /// Takes stamps again after [`pause`].
+    /// Resumes stamping after [`pause`].
     pub fn go_on() {
         IS_ON.store(true, Relaxed);
     }
 
-    /// The calling thread begins an operation: the time before it belongs to no leg.
+    /// Begins an operation of the calling thread: the time before it belongs to no leg.
     pub fn operation() {
         LAST.set(Some(Instant::now()));
     }
 
-    /// Ends a leg of the calling thread: the time since its last stamp was spent on this.
+    /// Ends a leg of the calling thread, which gets the time since its last stamp.
     pub fn end(leg: Leg) {
         if IS_ON.load(Relaxed) {
             stamp(&LEGS[leg as usize]);
@@ -234,11 +236,11 @@ mod stamped {
         if let Some(last) = LAST.replace(Some(now)) {
             times.note((now - last).as_nanos() as u64);
         }
-        // What the stamp itself took is no leg's.
+        // The cost of the stamp itself belongs to no leg.
         LAST.set(Some(Instant::now()));
     }
 
-    /// Ends taking stamps. Returns what was measured of each leg that had any.
+    /// Ends stamping. Returns the measurement of each leg that had stamps.
     pub fn take() -> Vec<LegTimes> {
         IS_ON.store(false, Relaxed);
         let own_ns = own_cost_ns();
@@ -250,12 +252,12 @@ mod stamped {
         times.collect()
     }
 
-    /// For how long something is held that other threads wait for.
+    /// Measures how long a resource is held for which other threads wait.
     #[derive(Debug)]
     pub struct Hold(Option<Instant>);
 
     impl Hold {
-        /// It is held from now on, until this is dropped.
+        /// Begins a hold, which ends when this is dropped.
         pub fn begin() -> Hold {
             Hold(IS_ON.load(Relaxed).then(Instant::now))
         }
@@ -269,24 +271,24 @@ mod stamped {
         }
     }
 
-    /// What is known of all holds.
+    /// The measurement of all holds.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct HoldTimes {
         /// How many there were.
         pub holds: u64,
         /// The mean of all but the longest hundredth, in nanoseconds.
         pub mean_ns: f64,
-        /// Of a hundred holds 99 were no longer, in nanoseconds.
+        /// The 99th percentile, in nanoseconds.
         pub p99_ns: f64,
     }
 
-    /// Returns what was measured of holds since [`begin`], or `None` if there were none.
+    /// Returns the measurement of holds since [`begin`], or `None` if there were none.
     pub fn take_holds() -> Option<HoldTimes> {
         let (holds, mean_ns) = HOLDS.summary()?;
         Some(HoldTimes { holds, mean_ns, p99_ns: HOLDS.p99_ns(holds) })
     }
 
-    /// What a leg of nothing seems to last: a reading of the clock, in nanoseconds.
+    /// Returns how long an empty leg seems to last: a reading of the clock, in nanoseconds.
     fn own_cost_ns() -> f64 {
         const STAMPS: usize = 10_000;
         static NOTHING: Times = Times::new();

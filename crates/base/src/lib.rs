@@ -1,8 +1,31 @@
-//! Nouns that every room of Hiroba shares.
+//! Types that every room of Hiroba shares.
 //!
-//! This crate knows nothing of networks, threads, clocks or operating systems: the
-//! protocol engines are built from these types alone, so that one engine runs in a real
-//! node, in the litmus simulator and in a virtual cluster.
+//! This crate does not depend on networks, threads, clocks or operating systems. The protocol engines are
+//! built from these types only, so that one engine runs in a real node, in the litmus simulator and in a
+//! virtual cluster.
+//!
+//! # The rooms
+//!
+//! The workspace is a house, and each crate a *room*. A room may use only the rooms that its row names.
+//! `docs/ARCHITECTURE.md` describes them, and follows a page fault through them.
+//!
+//! | room | content | may use |
+//! |---|---|---|
+//! | [base](self) | ids, pages, vector timestamps, virtual time, seeded randomness | |
+//! | [wire](../hiroba_wire/index.html) | messages between nodes, and with the launcher | base |
+//! | [protocol](../hiroba_protocol/index.html) | the coherence protocols, as sans-IO engines | base, wire |
+//! | [fabric](../hiroba_fabric/index.html) | how messages travel: UDP, TCP, shared memory, simulated | base, wire |
+//! | [memory](../hiroba_memory/index.html) | frames, twins, fault sources, write tracking | base |
+//! | [ports](../hiroba_ports/index.html) | ports in the manner of Mach | base, wire, fabric |
+//! | [trace](../hiroba_trace/index.html) | the account of a run, and its trace | base |
+//! | [paging](../hiroba_paging/index.html) | replacement policies | base |
+//! | [node](../hiroba_node/index.html) | one running node: joins the rooms above | base, wire, protocol, fabric, memory, ports, trace, paging |
+//! | [check](../hiroba_check/index.html) | litmus programs, simulated cluster, checkers, mutants | base, wire, protocol, fabric, trace, ports |
+//! | capi | `libhiroba.so`, behind `hiroba.h` | base, wire, node, trace, ports |
+//! | [patch](../hiroba_patch/index.html) | atomic instructions of executables, and the code that replaces them | |
+//! | [pthread](../hiroba_pthread/index.html) | `libhiroba_pthread.so`, for executables as they are | patch |
+//! | [openmp](../hiroba_gomp/index.html) | `libhiroba_gomp.so`, for executables of OpenMP | |
+//! | [cli](../hiroba/index.html) | the `hiroba` command | base, wire, memory, node, trace, capi, pthread, openmp, check, protocol, paging |
 
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,14 @@
-//! Pages: the coherence unit, ranges and sets of them.
+//! Pages, the unit of coherence; ranges and sets of them.
 
 use core::fmt;
 
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A page of the shared region, named by its first *granule*: the kernel's own page size, in which places in the region
-/// are counted from its start. A page (the coherence unit) is one granule or a power of two of them, as its region was allocated;
-/// a page of sixteen granules that begins at granule 32 is `PageId(32)`, and no page is called 33.
+/// A page of the shared region, named by its first *granule*. Granules have the kernel's own page size, and
+/// places in the region are counted in them from its start. A page (the coherence unit) is one granule or a
+/// power of two of them, as its region was allocated. For example, a page of sixteen granules that begins at
+/// granule 32 is `PageId(32)`, and no page is called 33.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PageId(pub u64);
 
@@ -23,21 +24,21 @@ pub enum Access {
     /// Every access faults.
     #[default]
     None,
-    /// Loads run free, stores fault.
+    /// Loads do not fault, stores do.
     Read,
-    /// Loads and stores run free.
+    /// Neither loads nor stores fault.
     Write,
 }
 
-/// A size that a page may have: a power of two from 4 KiB to 2 MiB.
+/// The size of a page: a power of two from 4 KiB to 2 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct PageSize(u32);
 
-/// The size asked for is not a power of two from 4 KiB to 2 MiB.
+/// The requested size is not a power of two from 4 KiB to 2 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageSizeError {
-    /// What was asked for, in bytes.
+    /// The requested size in bytes.
     pub got_bytes: u64,
 }
 
@@ -50,9 +51,9 @@ impl fmt::Display for PageSizeError {
 impl core::error::Error for PageSizeError {}
 
 impl PageSize {
-    /// The smallest and the default.
+    /// The smallest size, and the default.
     pub const KIB_4: PageSize = PageSize(4096);
-    /// The largest.
+    /// The largest size.
     pub const MIB_2: PageSize = PageSize(2 << 20);
 
     /// Checks a size in bytes.
@@ -65,12 +66,12 @@ impl PageSize {
         }
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub fn bytes(self) -> usize {
         self.0 as usize
     }
 
-    /// The number of pages that `bytes` bytes need.
+    /// Returns the number of pages that `bytes` bytes need.
     pub fn pages_for(self, bytes: u64) -> u64 {
         bytes.div_ceil(u64::from(self.0))
     }
@@ -89,32 +90,32 @@ impl From<PageSize> for u32 {
     }
 }
 
-/// Consecutive granules `first .. first + count`: whole pages, wherever a range speaks of pages.
+/// Consecutive granules `first .. first + count`: whole pages if a range is one of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PageRange {
     /// The first page.
     pub first: PageId,
-    /// How many pages.
+    /// The number of pages.
     pub count: u64,
 }
 
 impl PageRange {
-    /// One page.
+    /// Returns the range of one page.
     pub fn single(page: PageId) -> PageRange {
         PageRange { first: page, count: 1 }
     }
 
-    /// The first page behind the range.
+    /// Returns the first page after the range.
     pub fn end(self) -> PageId {
         PageId(self.first.0.saturating_add(self.count))
     }
 
-    /// Whether the range holds `page`.
+    /// Returns true if the range holds `page`.
     pub fn contains(self, page: PageId) -> bool {
         self.first <= page && page < self.end()
     }
 
-    /// The pages in order.
+    /// Returns the pages in order.
     pub fn iter(self) -> impl Iterator<Item = PageId> {
         (self.first.0..self.end().0).map(PageId)
     }
@@ -122,8 +123,8 @@ impl PageRange {
 
 /// A set of pages (by their first granules), kept as sorted, disjoint, non-adjacent ranges.
 ///
-/// Programs touch pages in runs, so a set of a million pages is usually a handful of ranges, in
-/// memory and on the wire. There a range is the distance from the end of the one before, and its length: two bytes for most.
+/// Programs touch pages in runs, so a set of a million pages is usually a few ranges, in memory and on the
+/// wire. There a range is the distance from the end of the previous one, and its length: two bytes for most.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageSet {
     ranges: Vec<PageRange>,
@@ -152,7 +153,7 @@ impl<'de> Deserialize<'de> for PageSet {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<PageSet, A::Error> {
-                // Grows with what really comes, whatever length was claimed.
+                // Grows with the bytes that arrive, whatever the claimed length.
                 let mut ranges = Vec::new();
                 let mut end = 0u64;
                 while let Some((gap, count)) = sequence.next_element::<(u64, u64)>()? {
@@ -175,38 +176,38 @@ impl<'de> Deserialize<'de> for PageSet {
 }
 
 impl PageSet {
-    /// The empty set.
+    /// Returns the empty set.
     pub fn new() -> PageSet {
         PageSet::default()
     }
 
-    /// Whether the set holds no page.
+    /// Returns true if the set holds no page.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// How many pages the set holds.
+    /// Returns the number of pages in the set.
     pub fn len(&self) -> u64 {
         self.ranges.iter().map(|range| range.count).sum()
     }
 
-    /// The ranges in ascending order.
+    /// Returns the ranges in ascending order.
     pub fn ranges(&self) -> &[PageRange] {
         &self.ranges
     }
 
-    /// The pages in ascending order.
+    /// Returns the pages in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = PageId> + '_ {
         self.ranges.iter().flat_map(|range| range.iter())
     }
 
-    /// Whether the set holds `page`.
+    /// Returns true if the set holds `page`.
     pub fn contains(&self, page: PageId) -> bool {
         let next = self.ranges.partition_point(|range| range.first <= page);
         next > 0 && self.ranges[next - 1].contains(page)
     }
 
-    /// Adds a page; false when the set held it already.
+    /// Adds a page. Returns false if the set contained it already.
     pub fn insert(&mut self, page: PageId) -> bool {
         let next = self.ranges.partition_point(|range| range.first <= page);
         if next > 0 && self.ranges[next - 1].contains(page) {
@@ -229,10 +230,10 @@ impl PageSet {
         true
     }
 
-    /// Adds pages that lie behind all that the set holds.
+    /// Adds pages after all others of the set.
     ///
     /// # Panics
-    /// When they do not.
+    /// If they are not after all others.
     pub fn push(&mut self, pages: PageRange) {
         match self.ranges.last_mut() {
             _ if pages.count == 0 => {}
@@ -256,7 +257,7 @@ impl PageSet {
         }
     }
 
-    /// Takes a page out; false when the set did not hold it.
+    /// Removes a page. Returns false if the set did not contain it.
     pub fn remove(&mut self, page: PageId) -> bool {
         let next = self.ranges.partition_point(|range| range.first <= page);
         if next == 0 || !self.ranges[next - 1].contains(page) {
@@ -270,8 +271,8 @@ impl PageSet {
         true
     }
 
-    /// Whether the ranges are ascending, disjoint, non-empty and below `limit_pages`: what bytes from the
-    /// network must be shown to satisfy before any other method is called on the set.
+    /// Returns true if the ranges are ascending, disjoint, non-empty and below `limit_pages`. This must be
+    /// checked for bytes from the network before any other method is called on the set.
     pub fn is_well_formed(&self, limit_pages: u64) -> bool {
         let mut free_from = 0u64;
         self.ranges.iter().all(|range| {

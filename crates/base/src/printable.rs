@@ -1,9 +1,10 @@
-//! Text of others on its way to a terminal.
+//! Makes text of other users safe for a terminal.
 
 use std::borrow::Cow;
 
-/// `text` with everything escaped that a terminal would obey instead of showing it: control characters (`\u{1b}` begins the sequences that
-/// move the cursor, rename the window, and worse), and the marks that turn the direction of writing round. Letters of all scripts stay.
+/// Escapes everything in `text` that a terminal would interpret: control characters (`\u{1b}` begins the
+/// sequences that move the cursor, rename the window, and worse), and the marks that change the direction of
+/// writing. Letters of all scripts stay.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(acts_on_terminals) {
         return Cow::Borrowed(text);
@@ -19,8 +20,8 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Unicode's general category Cc; the separators of lines and paragraphs; and what has the property `Bidi_Control`
-/// (UAX #9, section 2).
+/// Returns true for Unicode's general category Cc, for the separators of lines and paragraphs, and for
+/// characters with the property `Bidi_Control` (UAX #9, section 2).
 fn acts_on_terminals(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -3,11 +3,11 @@
 pub use rand::RngExt;
 use rand::SeedableRng;
 
-/// ChaCha with eight rounds: its stream for a seed is fixed by a standard, unlike that of a crate's
-/// "default generator", so a seed written in a bug report stays good.
+/// ChaCha with eight rounds. A standard fixes its stream for a seed, unlike that of a crate's "default
+/// generator", so a seed in a bug report stays valid.
 pub type Prng = rand_chacha::ChaCha8Rng;
 
-/// The generator of `seed`.
+/// Returns the generator of `seed`.
 pub fn seeded(seed: u64) -> Prng {
     Prng::seed_from_u64(seed)
 }

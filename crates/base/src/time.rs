@@ -4,8 +4,8 @@ use core::{fmt, ops, time::Duration};
 
 /// A point in time, in nanoseconds since an origin that the caller chose.
 ///
-/// Engines and links never read a clock: they are handed `Instant`s. A real node derives them from
-/// the monotonic clock, a simulator invents them.
+/// Engines and links never read a clock: their callers pass `Instant`s. A real node derives them from the
+/// monotonic clock, a simulator from its own time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
@@ -13,17 +13,17 @@ impl Instant {
     /// The origin.
     pub const ORIGIN: Instant = Instant(0);
 
-    /// The instant `nanos` nanoseconds after the origin.
+    /// Returns the instant `nanos` nanoseconds after the origin.
     pub const fn from_nanos(nanos: u64) -> Instant {
         Instant(nanos)
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// The time since `earlier`; zero when `earlier` is later.
+    /// Returns the time since `earlier`, or zero if `earlier` is later.
     pub fn saturating_since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -5,87 +5,87 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::{IntervalSeq, NodeId};
 
-/// Entries of a vector timestamp that lie within it: timestamps are copied with every message and interval,
-/// and those of few nodes need no memory of their own.
+/// The number of entries that a vector timestamp stores inline. Timestamps are copied with every message and
+/// interval, and those of few nodes need no allocation.
 const ENTRIES_WITHIN: usize = 8;
 
-/// The same of a version: most pages have one or two writers.
+/// The same for a version: most pages have one or two writers.
 const VERSION_ENTRIES_WITHIN: usize = 2;
 
-/// One entry a node: the latest interval of that node whose effects must be visible here.
+/// The latest interval of each node whose effects must be visible here.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VectorTimestamp {
     entries: SmallVec<[IntervalSeq; ENTRIES_WITHIN]>,
 }
 
 impl VectorTimestamp {
-    /// The timestamp of a job's first moment: nothing seen of anyone.
+    /// Returns the timestamp of the start of a job: no interval seen.
     pub fn new(nodes: u16) -> VectorTimestamp {
         VectorTimestamp { entries: smallvec![0; usize::from(nodes)] }
     }
 
-    /// How many nodes the timestamp speaks of.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> usize {
         self.entries.len()
     }
 
-    /// The latest interval seen of `node`.
+    /// Returns the latest interval seen of `node`.
     pub fn get(&self, node: NodeId) -> IntervalSeq {
         self.entries[node.index()]
     }
 
-    /// Notes that intervals of `node` up to `seq` are seen. Time does not run backwards.
+    /// Records that intervals of `node` up to `seq` are seen. An entry never decreases.
     pub fn advance(&mut self, node: NodeId, seq: IntervalSeq) {
         let entry = &mut self.entries[node.index()];
         *entry = (*entry).max(seq);
     }
 
-    /// The least upper bound of both.
+    /// Replaces it by the least upper bound of both.
     pub fn merge(&mut self, other: &VectorTimestamp) {
         for (mine, theirs) in self.entries.iter_mut().zip(&other.entries) {
             *mine = (*mine).max(*theirs);
         }
     }
 
-    /// The greatest lower bound of both.
+    /// Replaces it by the greatest lower bound of both.
     pub fn meet(&mut self, other: &VectorTimestamp) {
         for (mine, theirs) in self.entries.iter_mut().zip(&other.entries) {
             *mine = (*mine).min(*theirs);
         }
     }
 
-    /// Whether everything `other` has seen is seen here too.
+    /// Returns true if everything that `other` has seen is seen here too.
     pub fn covers(&self, other: &VectorTimestamp) -> bool {
         self.entries.iter().zip(&other.entries).all(|(mine, theirs)| mine >= theirs)
     }
 }
 
-/// The same mapping with few entries: which intervals a page's copy holds, or must hold.
+/// A vector timestamp with few entries: the intervals that a page's copy contains, or must contain.
 ///
 /// A page has few writers, whatever the number of nodes; nodes that never wrote it take no room.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VersionVector {
-    /// Sorted by node, one entry a node, no zero.
+    /// Sorted by node, one entry per node, none of them zero.
     entries: SmallVec<[(NodeId, IntervalSeq); VERSION_ENTRIES_WITHIN]>,
 }
 
 impl VersionVector {
-    /// The version of a page that nobody has written.
+    /// Returns the version of a page that has never been written.
     pub fn new() -> VersionVector {
         VersionVector::default()
     }
 
-    /// Whether nobody's intervals are named.
+    /// Returns true if it has no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The entries, by ascending node.
+    /// Returns the entries by ascending node.
     pub fn entries(&self) -> &[(NodeId, IntervalSeq)] {
         &self.entries
     }
 
-    /// The latest interval of `node`, 0 when there is none.
+    /// Returns the latest interval of `node`, 0 if there is none.
     pub fn get(&self, node: NodeId) -> IntervalSeq {
         match self.entries.binary_search_by_key(&node, |entry| entry.0) {
             Ok(at) => self.entries[at].1,
@@ -102,18 +102,18 @@ impl VersionVector {
         }
     }
 
-    /// Whether this version holds everything that `needed` asks for.
+    /// Returns true if this version contains everything that `needed` requires.
     pub fn covers(&self, needed: &VersionVector) -> bool {
         needed.entries.iter().all(|(node, seq)| self.get(*node) >= *seq)
     }
 
-    /// Drops what `held` already satisfies.
+    /// Removes what `held` already satisfies.
     pub fn retain_beyond(&mut self, held: &VersionVector) {
         self.entries.retain(|entry| held.get(entry.0) < entry.1);
     }
 
-    /// Whether nodes are ascending and below `nodes` and no entry is zero: what bytes from the network must
-    /// be shown to satisfy.
+    /// Returns true if nodes are ascending and below `nodes` and no entry is zero, which must be checked for
+    /// bytes from the network.
     pub fn is_well_formed(&self, nodes: u16) -> bool {
         let ascending = self.entries.windows(2).all(|pair| pair[0].0 < pair[1].0);
         ascending && self.entries.iter().all(|(node, seq)| node.0 < nodes && *seq > 0)

@@ -1,12 +1,13 @@
 /* sms.h - the interface of SMS (Midorikawa, Ito, Iizuka: sms-0.4.1) on Hiroba's runtime.
  *
- * Every node runs main, and all nodes call sms_startup, sms_alloc, sms_barrier and sms_shutdown alike. See hiroba.h
- * for what the calls promise; locks and condition variables are named by numbers.
+ * Every node runs main, and all nodes call sms_startup, sms_alloc, sms_barrier and sms_shutdown alike.
+ * hiroba.h describes what the calls promise; locks and condition variables are named by numbers.
  *
- *   int   sms_startup(&argc, &argv);       also without arguments; 0, or a negative errno value and a sentence on stderr
+ *   int   sms_startup(&argc, &argv);       also without arguments; 0, or a negative errno value and a message
+ *                                          on stderr
  *   void  sms_shutdown(void);
- *   void *sms_alloc(size_t bytes);         also with a home node as second argument; NULL and errno as hiroba_alloc
- *   void  sms_barrier(void);               also with a number, which is not looked at: there is one barrier
+ *   void *sms_alloc(size_t bytes);         also with a home node as second argument; fails as hiroba_alloc
+ *   void  sms_barrier(void);               also with a number, which is ignored: there is one barrier
  *   void  sms_lock(unsigned id);           void sms_unlock(unsigned id);
  *   void  sms_cond_wait(unsigned cond, unsigned lock);
  *   void  sms_cond_signal(unsigned cond);  void sms_cond_broadcast(unsigned cond);
@@ -19,7 +20,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* As hiroba_init, and says on stderr why when it fails. */
+/* Calls hiroba_init, and prints the reason on stderr if it fails. */
 int hiroba_init_or_say(const char *call);
 #ifdef __cplusplus
 }

@@ -1,20 +1,22 @@
 /* tsm.h - the interface of the DSM of Barli, Watanabe, Sakai and Tanaka on Hiroba's runtime.
  *
- * Node 0 runs main. The other nodes wait inside tsm_startup; whenever node 0 calls tsm_create_procs(worker), all nodes,
- * node 0 among them, run worker(), and node 0 goes on when all are done. tsm_finish on node 0 ends the other
- * nodes (with status 0, from inside tsm_startup).
+ * Node 0 runs main. The other nodes wait inside tsm_startup. Whenever node 0 calls tsm_create_procs(worker),
+ * all nodes, including node 0, run worker(), and node 0 continues when all are done. tsm_finish on node 0
+ * ends the other nodes (with status 0, from inside tsm_startup).
  *
- * Workers find node 0's global variables: the executable's private data are copied to the other nodes when
- * tsm_create_procs is called (private heap and stack are not). Writes to global variables inside a worker stay on their node;
+ * Workers see node 0's global variables: tsm_create_procs copies the executable's private data to the other
+ * nodes (but not the private heap and stack). Writes to global variables inside a worker stay on their node;
  * results go through memory from tsm_alloc.
  *
- *   int   tsm_startup(&argc, &argv);       also without arguments; 0, or a negative errno value and a sentence on stderr
- *   void *tsm_alloc(size_t bytes);         on node 0 outside workers, or on all nodes inside one; NULL and errno
+ *   int   tsm_startup(&argc, &argv);       also without arguments; 0, or a negative errno value and a message
+ *                                          on stderr
+ *   void *tsm_alloc(size_t bytes);         on node 0 outside workers, or on all nodes inside one;
+ *                                          NULL with errno on failure
  *   void  tsm_create_procs(void (*worker)(void));
  *   void  tsm_finish(void);
- *   void  tsm_barrier(void);               also with a number, which is not looked at: there is one barrier
+ *   void  tsm_barrier(void);               also with a number, which is ignored: there is one barrier
  *   void  tsm_lock(unsigned id);           void tsm_unlock(unsigned id);
- *   TSM_PID, TSM_NUMNODES                  this node, and how many there are
+ *   TSM_PID, TSM_NUMNODES                  the number of this node, and the number of nodes
  */
 #ifndef TSM_H
 #define TSM_H

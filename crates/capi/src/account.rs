@@ -1,4 +1,4 @@
-//! A node's account for the program itself: `hiroba_account_now`.
+//! `hiroba_account_now`: a node's account for the program itself.
 
 use hiroba_node::Runtime;
 

@@ -1,4 +1,4 @@
-//! Allocation, together and alone.
+//! Allocation, collective and not.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -9,9 +9,9 @@ use hiroba_node::{AllocateError, Protocol, Runtime, call_site};
 use hiroba_wire::Placement;
 
 use crate::call_sites::noting_caller;
-use crate::reporting::{note, null, runtime_for};
+use crate::reporting::{halt_if_over, note, null, runtime_for};
 
-/// What `malloc` promises for any object.
+/// The alignment that `malloc` guarantees for every object.
 const GRAIN_BYTES: usize = 16;
 
 fn allocate(
@@ -38,7 +38,7 @@ fn allocate(
     }
 }
 
-/// Once a job: the program is right all the same.
+/// Prints a message once per job; the program remains correct.
 fn say_that_homes_stay(call: &str, runtime: &Runtime) {
     static SAID: Once = Once::new();
     if runtime.node() == NodeId::ZERO {
@@ -51,6 +51,7 @@ fn say_that_homes_stay(call: &str, runtime: &Runtime) {
 }
 
 fn outside(call: &str) -> *mut c_void {
+    halt_if_over();
     null(
         libc::EPERM,
         &format!("{call}: expected a call between hiroba_init and hiroba_finalize, got one outside"),
@@ -61,7 +62,7 @@ fn no_memory(call: &str, bytes: usize) -> *mut c_void {
     null(libc::ENOMEM, &format!("{call}: no {bytes} bytes are left in this node's arena"))
 }
 
-/// A C `int` as a node; what cannot be one is left to the runtime to refuse.
+/// Converts a C `int` to a node; the runtime refuses an invalid one.
 fn node(number: c_int) -> NodeId {
     NodeId(u16::try_from(number).unwrap_or(u16::MAX))
 }
@@ -140,7 +141,7 @@ unsafe extern "C" fn alloc_with(bytes: usize, options: *const HirobaOptions, sit
     allocate(call, bytes, placement, page_size, protocol)
 }
 
-/// See `hiroba.h`. Memory of this process alone, which is all that is promised.
+/// See `hiroba.h`. The memory is private to this process, which is all that is promised.
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_alloc_local(bytes: usize) -> *mut c_void {
     let call = "hiroba_alloc_local";
@@ -149,7 +150,7 @@ pub extern "C" fn hiroba_alloc_local(bytes: usize) -> *mut c_void {
     }
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-    // SAFETY: a fresh anonymous mapping wherever the kernel likes disturbs nothing.
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice replaces nothing.
     let memory = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
     if memory == libc::MAP_FAILED {
         return null(libc::ENOMEM, &format!("{call}: the system has no {bytes} bytes of address space left"));
@@ -180,7 +181,8 @@ pub extern "C" fn hiroba_calloc(count: usize, bytes: usize) -> *mut c_void {
         Err(null) => null,
         Ok((block, true)) => block,
         Ok((block, false)) => {
-            // SAFETY: the block is this caller's own and `total` bytes long; the stores fault like the program's.
+            // SAFETY: the block belongs to this caller and is `total` bytes long; the stores fault like the
+            // program's.
             unsafe { ptr::write_bytes(block.cast::<u8>(), 0, total) };
             block
         }
@@ -215,7 +217,8 @@ pub extern "C" fn hiroba_realloc(old: *mut c_void, bytes: usize) -> *mut c_void 
     match block(call, bytes, GRAIN_BYTES) {
         Err(null) => null,
         Ok((new, _)) => {
-            // SAFETY: both blocks are live, distinct and long enough; loads and stores fault like the program's.
+            // SAFETY: both blocks are live, distinct and long enough; loads and stores fault like the
+            // program's.
             unsafe { ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast::<u8>(), old_bytes.min(bytes)) };
             runtime.free(call, old as usize);
             new
@@ -257,7 +260,7 @@ pub unsafe extern "C" fn hiroba_prefetch_ranges(ranges: *const HirobaRange, coun
             note(&format!("{call}: expected an array of {count} ranges, got NULL"));
             return -libc::EFAULT;
         }
-        // SAFETY: there are so many, as said above.
+        // SAFETY: the caller guarantees that many elements.
         _ => unsafe { std::slice::from_raw_parts(ranges, count) },
     };
     let ranges: Vec<_> = ranges.iter().map(|range| (range.start as usize, range.bytes)).collect();

@@ -1,56 +1,57 @@
-//! The runtime's own allocator: fault handlers run protocol code that allocates, in threads that may have been
-//! interrupted inside the program's `malloc`.
+//! The runtime's own allocator: fault handlers run protocol code that allocates, in threads that may have
+//! been interrupted inside the program's `malloc`.
 //!
-//! It has one lock, which the service thread takes too. So no handler of the program's runs while a thread is inside: a
-//! handler that touched shared memory there would wait for a page that nobody can bring, since whoever serves its fault
-//! needs memory.
+//! It has one lock, which the service thread takes too. So the program's signal handlers are blocked while a
+//! thread is inside: a handler that touched shared memory there would wait for a page that cannot arrive,
+//! since the thread that serves its fault needs memory.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::Once;
 
 use dlmalloc::GlobalDlmalloc;
 use hiroba_node::{
-    SignalsHeld, hold_signals_across_fork, release_signals_after_fork, release_signals_in_child,
+    SignalsDeferred, defer_signals_across_fork, release_signals_after_fork, release_signals_in_child,
 };
 
-/// An allocator in which the program's signal handlers interrupt nobody.
+/// An allocator during which the program's signal handlers do not run.
 pub(crate) struct Allocator;
 
-// SAFETY: every call is passed on, and the guard beside it changes nothing but the thread's signal mask.
+// SAFETY: every call is passed on, and the guard beside it only changes the thread's signal mask.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _signals = SignalsHeld::hold();
-        // SAFETY: the caller's.
+        let _signals = SignalsDeferred::defer();
+        // SAFETY: the caller keeps the requirements.
         unsafe { GlobalDlmalloc.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        let _signals = SignalsHeld::hold();
-        // SAFETY: the caller's.
+        let _signals = SignalsDeferred::defer();
+        // SAFETY: as in `alloc`.
         unsafe { GlobalDlmalloc.dealloc(block, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let _signals = SignalsHeld::hold();
-        // SAFETY: the caller's.
+        let _signals = SignalsDeferred::defer();
+        // SAFETY: as in `alloc`.
         unsafe { GlobalDlmalloc.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        let _signals = SignalsHeld::hold();
-        // SAFETY: the caller's.
+        let _signals = SignalsDeferred::defer();
+        // SAFETY: as in `alloc`.
         unsafe { GlobalDlmalloc.realloc(block, layout, bytes) }
     }
 }
 
-/// A child forked while another thread allocates must not find the allocator locked: it has last words to say. The thread
-/// that forks has the lock meanwhile, so its signals are held, too.
+/// Keeps the allocator usable in forked children, which must not find it locked by another thread, since they
+/// may print a last message. The thread that forks holds the lock meanwhile, with its signals blocked.
 pub(crate) fn survive_forks() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
         // SAFETY: it only waits for the allocator's lock, which this thread does not hold.
         unsafe { dlmalloc::enable_alloc_after_fork() };
-        // Registered after the allocator's, so called before them, and behind them once the child is there.
+        // Registered after the allocator's handlers, so called before them, and after them in parent and
+        // child.
         let before: unsafe extern "C" fn() = hold_across_fork;
         let after: unsafe extern "C" fn() = release_after_fork;
         let in_child: unsafe extern "C" fn() = release_in_child;
@@ -60,7 +61,7 @@ pub(crate) fn survive_forks() {
 }
 
 unsafe extern "C" fn hold_across_fork() {
-    hold_signals_across_fork();
+    defer_signals_across_fork();
 }
 
 unsafe extern "C" fn release_after_fork() {

@@ -1,20 +1,21 @@
-//! Where the program called: the functions of `hiroba.h` that wait or change something note their caller's return address,
-//! which reports of waits and races name.
+//! Records where the program called: functions of `hiroba.h` that wait or change something pass their
+//! caller's return address on, which reports of waits and races name.
 
-/// Defines functions of the C interface that pass their caller's return address on as one more argument.
+/// Defines functions of the C interface that pass their caller's return address on as an additional last
+/// argument.
 ///
 /// ```text
 /// noting_caller! { hiroba_lock(1) => lock; }
 /// ```
-/// Here `hiroba_lock` takes one argument, and `lock` is `extern "C" fn(c_uint, site: usize)`. At most five arguments,
-/// all in general registers.
+/// Here `hiroba_lock` takes one argument, and `lock` is `extern "C" fn(c_uint, site: usize)`. A function may
+/// have at most five arguments, all in general registers.
 macro_rules! noting_caller {
     ($($(#[$meta:meta])* $name:ident($count:tt) => $target:path;)*) => { $(
         $(#[$meta])*
         /// See `hiroba.h`.
         ///
         /// # Safety
-        /// Declared there with its arguments; this is where it begins.
+        /// The requirements are those of the declaration there.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
@@ -40,7 +41,7 @@ macro_rules! noting_caller {
     )* };
 }
 
-/// The register of the argument after so many others (System V ABI 3.2.3).
+/// Returns the register of the argument after the given number of others (System V ABI 3.2.3).
 #[cfg(target_arch = "x86_64")]
 macro_rules! register {
     (0) => {

@@ -1,13 +1,14 @@
-//! The C face: `hiroba.h`, `hiroba_port.h`, `sms.h` and `tsm.h` say what each function does; here they are
-//! translated into calls of the node's runtime, and nothing is decided.
+//! The C interface. `hiroba.h`, `hiroba_port.h`, `sms.h` and `tsm.h` describe each function; this crate only
+//! translates them into calls of the node's runtime.
 //!
-//! The library also stands before the C library's system calls, streams, signal handlers and threads, so that shared memory
-//! is memory to them too (`system_calls/`, `stdio/`, `signals.rs`, `threads.rs`).
+//! The library also replaces the C library's system calls, streams, signal handlers and threads, so that they
+//! work on shared memory as on any other (`system_calls/`, `stdio/`, `signals.rs`, `threads.rs`).
 
 mod account;
 mod allocation;
 mod allocator;
 mod call_sites;
+mod executables;
 mod lifecycle;
 mod linked;
 mod ports;

@@ -1,4 +1,4 @@
-//! Joining, leaving, running on all threads; the programs of `tsm.h`.
+//! Joining, leaving, running on all threads; the functions of `tsm.h`.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -10,7 +10,7 @@ use hiroba_node::{Command, Runtime};
 use crate::reporting::{note, runtime_for};
 
 thread_local! {
-    /// Inside `hiroba_run`: the thread's number on its node.
+    /// The thread's number on its node, inside `hiroba_run`.
     static NUMBER_IN_RUN: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
@@ -37,15 +37,24 @@ fn join() -> c_int {
     }
 }
 
-/// The launcher preloads this library, so that it stands before the C library in programs that load it late. What the program
-/// starts from now on is no part of the job and needs none of it.
+/// Removes this library from the environment. The launcher preloads it, so that it replaces functions of the
+/// C library in programs that load it late. Processes that the program starts from now on do not belong to
+/// the job.
 fn leave_children_alone() {
     const VARIABLE: &str = "LD_PRELOAD";
     let Ok(list) = std::env::var(VARIABLE) else { return };
-    let is_other = |path: &&str| !path.is_empty() && !path.ends_with("/libhiroba.so");
+    let is_ours = |path: &str| {
+        // The library that fills up thread-local storage is a file that only this process has.
+        ["/libhiroba.so", "/libhiroba_pthread.so", "/libhiroba_gomp.so"]
+            .iter()
+            .any(|ours| path.ends_with(ours))
+            || path.starts_with("/proc/self/fd/")
+    };
+    let is_other = |path: &&str| !path.is_empty() && !is_ours(path);
     let others: Vec<&str> = list.split([':', ' ']).filter(is_other).collect();
     if others.is_empty() {
-        // SAFETY: hiroba_init is called first, before the program has threads that might read the environment.
+        // SAFETY: hiroba_init is called first, before the program has threads that might read the
+        // environment.
         unsafe { std::env::remove_var(VARIABLE) };
     } else {
         // SAFETY: as above.
@@ -54,12 +63,12 @@ fn leave_children_alone() {
 }
 
 unsafe extern "C" {
-    /// on_exit(3): as `atexit`, but the handler learns the exit status.
+    /// on_exit(3): like `atexit`, but the handler gets the exit status.
     fn on_exit(handler: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
-/// A program that ends well without `hiroba_finalize` leaves the job here: its pages may be needed by others. One
-/// that ends badly does not wait for anybody.
+/// Leaves the job for a program that ends with status 0 without `hiroba_finalize`, since other nodes may need
+/// its pages. A program that ends with another status does not wait.
 extern "C" fn leave_at_exit(status: c_int, _: *mut c_void) {
     let Some(runtime) = Runtime::get() else { return };
     if status == 0 {
@@ -70,7 +79,7 @@ extern "C" fn leave_at_exit(status: c_int, _: *mut c_void) {
     }
 }
 
-/// See `hiroba.h`. The arguments are for future use, and not looked at.
+/// See `hiroba.h`. The arguments are reserved for future use.
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_init(_argc: *mut c_int, _argv: *mut *mut *mut c_char) -> c_int {
     join()
@@ -135,11 +144,11 @@ pub extern "C" fn hiroba_run(f: Option<extern "C" fn(*mut c_void)>, argument: *m
     0
 }
 
-/// What the program passes to its own function, whose business it is what other threads do with it.
+/// A program's argument for its own function; the program is responsible for sharing it between threads.
 #[derive(Clone, Copy)]
 struct Argument(*mut c_void);
 
-// SAFETY: the runtime never looks at what the pointer points to.
+// SAFETY: the runtime never accesses the memory that the pointer points to.
 unsafe impl Sync for Argument {}
 
 impl Argument {
@@ -192,7 +201,7 @@ pub extern "C" fn hiroba_tsm_startup() -> c_int {
                 worker();
                 runtime.barrier();
             }
-            // SAFETY: exit runs the program's own handlers; this thread holds nothing of the runtime's.
+            // SAFETY: exit runs the program's own handlers; this thread holds no lock of the runtime.
             Command::Leave => unsafe { libc::exit(0) },
         }
     }

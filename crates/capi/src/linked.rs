@@ -1,12 +1,12 @@
-//! Whether the program itself is linked with this library, or has it preloaded only: by the launcher, as all
-//! processes of a node have.
+//! Tells whether the program itself is linked with this library, or has it only preloaded by the launcher, as
+//! all processes of a node have.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 /// The library's file name, with or without a version behind it.
 const NAME: &[u8] = b"libhiroba.so";
 
-/// Whether the executable names this library among those that it needs.
+/// Returns true if the executable names this library among those that it needs.
 pub(crate) fn program_is_linked() -> bool {
     let mut linked = false;
     // SAFETY: the callback's argument is the local, which outlives the call.
@@ -14,8 +14,7 @@ pub(crate) fn program_is_linked() -> bool {
     linked
 }
 
-/// Called for each object that is loaded; the first one is the program (dl_iterate_phdr(3)), and none is
-/// looked at behind it.
+/// Called for each loaded object. The first one is the program (dl_iterate_phdr(3)); the others are ignored.
 unsafe extern "C" fn look_at_program(
     info: *mut libc::dl_phdr_info,
     _bytes: usize,
@@ -52,12 +51,12 @@ fn needs_library(bias: u64, dynamic: u64) -> bool {
     let entry = |place: usize| unsafe { first.wrapping_add(place).read() };
     let entries = || (0..).map(entry).take_while(|entry| entry.tag != DT_NULL);
     let Some(strings) = entries().find(|entry| entry.tag == DT_STRTAB) else { return false };
-    // Some loaders leave the address as it was linked.
+    // Some loaders leave the unrelocated address.
     let is_relocated = strings.value as u64 >= bias;
     let strings = if is_relocated { strings.value } else { strings.value + bias as usize };
     entries().filter(|entry| entry.tag == DT_NEEDED).any(|needed| {
         let name = (strings + needed.value) as *const c_char;
-        // SAFETY: the value of such an entry is the place of a C string in the table of strings.
+        // SAFETY: the value of such an entry is the place of a C string in the string table.
         let name = unsafe { CStr::from_ptr(name) }.to_bytes();
         name.rsplit(|byte| *byte == b'/').next().is_some_and(|file| file.starts_with(NAME))
     })

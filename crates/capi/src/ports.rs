@@ -1,4 +1,4 @@
-//! Ports: `hiroba_port.h` says what each function does.
+//! Ports. `hiroba_port.h` describes each function.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -72,7 +72,7 @@ pub struct PortStatus {
     make_send: u32,
 }
 
-/// What a received message points to.
+/// The memory that a received message points to.
 struct Kept {
     inline: Vec<u8>,
     buffers: Vec<Vec<u8>>,
@@ -84,7 +84,7 @@ struct Kept {
 /// Memory that can be moved into messages, by its address.
 static REGIONS: Mutex<BTreeMap<usize, Vec<u8>>> = Mutex::new(BTreeMap::new());
 
-/// Why a call fails.
+/// The reason why a call fails.
 enum Failure {
     Port(PortError),
     Argument(&'static str),
@@ -117,7 +117,7 @@ fn errno_of(error: PortError) -> c_int {
     }
 }
 
-/// Runs a call in the job; its result as C sees it.
+/// Runs a call in the job, and converts its result for C.
 fn carry_out(
     call: &'static str,
     act: impl FnOnce(&'static Runtime, &'static str) -> Result<c_int, Failure>,
@@ -136,7 +136,7 @@ fn carry_out(
             "expected a call between hiroba_init and hiroba_finalize, got one outside".to_owned(),
         ),
         Err(Failure::Unknown) => {
-            (libc::ENOENT, "expected a name that is registered; its port may have died".to_owned())
+            (libc::ENOENT, "expected a registered name; its port may have died".to_owned())
         }
     };
     note(&format!("{call}: {why}"));
@@ -186,7 +186,7 @@ fn patience(runtime: &Runtime, timeout_us: i64) -> Result<Patience, Failure> {
     }
 }
 
-/// The elements of an array of the caller's, copied: they may lie in shared memory, or change.
+/// Copies the elements of a caller's array, which may lie in shared memory, or change.
 ///
 /// # Safety
 /// `start` has `count` readable elements.
@@ -195,12 +195,12 @@ unsafe fn copied<T: Copy>(start: *const T, count: usize) -> Result<Vec<T>, Failu
         return Ok(Vec::new());
     }
     if start.is_null() {
-        return Err(Failure::Argument("an array as long as its count says, got NULL"));
+        return Err(Failure::Argument("an array with its count of elements, got NULL"));
     }
     if count > isize::MAX as usize / size_of::<T>().max(1) {
         return Err(Failure::Argument("an array that fits the address space"));
     }
-    // SAFETY: there are so many, as said above.
+    // SAFETY: the caller guarantees that many elements.
     Ok(unsafe { std::slice::from_raw_parts(start, count) }.to_vec())
 }
 
@@ -213,9 +213,61 @@ fn take_region(start: *mut c_void, bytes: usize) -> Result<Vec<u8>, Failure> {
     ))
 }
 
+/// Which regions of a message were moved into it.
+struct Moved(Vec<bool>);
+
+impl Moved {
+    /// Returns the regions of a message that was not accepted to the program.
+    fn give_back(&self, returned: Vec<Vec<u8>>) {
+        let mut regions = REGIONS.lock().unwrap_or_else(PoisonError::into_inner);
+        for (region, moved) in returned.into_iter().zip(&self.0) {
+            if *moved {
+                regions.insert(region.as_ptr() as usize, region);
+            }
+        }
+    }
+}
+
+/// Takes the regions of a message. If one of them is invalid, returns those before it to the program.
+///
+/// # Safety
+/// Each region that does not move has as many bytes as it says.
+unsafe fn regions_of(given: Vec<PortRegion>) -> Result<(Vec<Vec<u8>>, Moved), Failure> {
+    let moved = Moved(given.iter().map(|region| region.moves != 0).collect());
+    let mut taken = Vec::with_capacity(given.len());
+    for region in given {
+        let bytes = match region.moves {
+            // SAFETY: a region that does not move has that many bytes.
+            0 => unsafe { copied(region.start.cast::<u8>().cast_const(), region.bytes) },
+            _ => take_region(region.start, region.bytes),
+        };
+        match bytes {
+            Ok(bytes) => taken.push(bytes),
+            Err(failure) => {
+                moved.give_back(taken);
+                return Err(failure);
+            }
+        }
+    }
+    Ok((taken, moved))
+}
+
+/// Makes a call with a message, whose regions are returned to the program if it is not accepted.
+fn call_with_message(
+    runtime: &Runtime,
+    call: &'static str,
+    asked: Call,
+    moved: &Moved,
+) -> Result<Outcome, Failure> {
+    let mut returned = Vec::new();
+    let result = runtime.port_call_returning(call, asked, &mut returned);
+    moved.give_back(returned);
+    Ok(result?)
+}
+
 /// # Safety
 /// `message` is NULL or points to a message whose arrays are as long as it says.
-unsafe fn message_of(message: *const PortMessage) -> Result<Message, Failure> {
+unsafe fn message_of(message: *const PortMessage) -> Result<(Message, Moved), Failure> {
     if message.is_null() {
         return Err(Failure::Argument("a message, got NULL"));
     }
@@ -239,14 +291,10 @@ unsafe fn message_of(message: *const PortMessage) -> Result<Message, Failure> {
     }
     let rights = rights.into_iter().map(right).collect::<Result<_, _>>()?;
     let reply = optional_right(given.reply)?;
-    // Last: what is moved is gone.
-    let region = |region: PortRegion| match region.moves {
-        // SAFETY: a region's start has so many bytes, as the message says.
-        0 => unsafe { copied(region.start.cast::<u8>().cast_const(), region.bytes) },
-        _ => take_region(region.start, region.bytes),
-    };
-    let regions = regions.into_iter().map(region).collect::<Result<_, _>>()?;
-    Ok(Message { id: given.id, types, inline, regions, reply, rights, ..Message::default() })
+    // Done last, since nothing fails after this.
+    // SAFETY: a region has as many bytes as the message says.
+    let (regions, moved) = unsafe { regions_of(regions) }?;
+    Ok((Message { id: given.id, types, inline, regions, reply, rights, ..Message::default() }, moved))
 }
 
 fn message_received(received: Received) -> PortMessage {
@@ -285,13 +333,13 @@ fn message_received(received: Received) -> PortMessage {
     }
 }
 
-/// Writes a result where the caller wants it.
+/// Writes a result to the caller's place.
 ///
 /// # Safety
 /// `place` is NULL or writable.
 unsafe fn hand_over<T>(place: *mut T, value: T) {
     if !place.is_null() {
-        // SAFETY: it is writable, as said above.
+        // SAFETY: the caller guarantees that it is writable.
         unsafe { place.write(value) };
     }
 }
@@ -324,9 +372,10 @@ unsafe fn receive_by(
     call: &'static str,
     place: *mut PortMessage,
     asked: Call,
+    moved: &Moved,
 ) -> Result<c_int, Failure> {
     not_null(place)?;
-    if let Outcome::Received(received) = runtime.port_call(call, asked)? {
+    if let Outcome::Received(received) = call_with_message(runtime, call, asked, moved)? {
         // SAFETY: the caller's place is writable.
         unsafe { hand_over(place, message_received(*received)) };
     }
@@ -473,8 +522,9 @@ pub unsafe extern "C" fn hiroba_port_send(
     carry_out("hiroba_port_send", |runtime, call| {
         let (to, patience) = (right(to)?, patience(runtime, timeout_us)?);
         // SAFETY: as said above.
-        let message = unsafe { message_of(message) }?;
-        Ok(runtime.port_call(call, Call::Send { to, message, patience, notify: None }).map(|_| 0)?)
+        let (message, moved) = unsafe { message_of(message) }?;
+        let asked = Call::Send { to, message, patience, notify: None };
+        call_with_message(runtime, call, asked, &moved).map(|_| 0)
     })
 }
 
@@ -491,9 +541,9 @@ pub unsafe extern "C" fn hiroba_port_send_notify(
     carry_out("hiroba_port_send_notify", |runtime, call| {
         let (to, notify) = (right(to)?, Some(right(notify)?));
         // SAFETY: as said above.
-        let message = unsafe { message_of(message) }?;
+        let (message, moved) = unsafe { message_of(message) }?;
         let asked = Call::Send { to, message, patience: Patience::None, notify };
-        Ok(c_int::from(runtime.port_call(call, asked)? == Outcome::WillNotify))
+        Ok(c_int::from(call_with_message(runtime, call, asked, &moved)? == Outcome::WillNotify))
     })
 }
 
@@ -512,7 +562,7 @@ pub unsafe extern "C" fn hiroba_port_receive(
         let patience = patience(runtime, timeout_us)?;
         let asked = Call::Receive { from: name(from), bytes_max: Some(bytes_max), patience };
         // SAFETY: as said above.
-        unsafe { receive_by(runtime, call, message, asked) }
+        unsafe { receive_by(runtime, call, message, asked, &Moved(Vec::new())) }
     })
 }
 
@@ -533,18 +583,18 @@ pub unsafe extern "C" fn hiroba_port_rpc(
         not_null(reply)?;
         let (to, patience) = (right(to)?, patience(runtime, timeout_us)?);
         // SAFETY: as said above.
-        let message = unsafe { message_of(request) }?;
+        let (message, moved) = unsafe { message_of(request) }?;
         let (reply_port, bytes_max) = (name(reply_port), Some(bytes_max));
         let asked = Call::Rpc { to, message, reply_port, bytes_max, patience };
         // SAFETY: as said above.
-        unsafe { receive_by(runtime, call, reply, asked) }
+        unsafe { receive_by(runtime, call, reply, asked, &moved) }
     })
 }
 
-/// What a received message points to, if it is one.
+/// Returns the memory that a message points to, if it was received.
 ///
 /// # Safety
-/// `message` is NULL or points to a message that is zero, was received, or is the caller's own.
+/// `message` is NULL or points to a message that is zero, was received, or was made by the caller.
 unsafe fn kept_of(message: *mut PortMessage) -> Option<*mut Kept> {
     if message.is_null() {
         return None;
@@ -562,7 +612,7 @@ unsafe fn kept_of(message: *mut PortMessage) -> Option<*mut Kept> {
 pub unsafe extern "C" fn hiroba_port_release(message: *mut PortMessage) {
     // SAFETY: as said above.
     if let Some(kept) = unsafe { kept_of(message) } {
-        // SAFETY: it was made by `message_received`, and is given back once: the message is zeroed.
+        // SAFETY: it was made by `message_received`, and is freed once, since the message is zeroed.
         drop(unsafe { Box::from_raw(kept) });
         // SAFETY: all of a message's fields may be zero.
         let zero = unsafe { std::mem::zeroed() };
@@ -583,7 +633,7 @@ pub extern "C" fn hiroba_port_region_allocate(bytes: usize) -> *mut c_void {
     let mut region: Vec<u8> = Vec::new();
     if bytes == 0 || region.try_reserve_exact(bytes).is_err() {
         let sentence =
-            format!("hiroba_port_region_allocate: expected some bytes that there are, got {bytes}");
+            format!("hiroba_port_region_allocate: expected a size that can be allocated, got {bytes}");
         return null(if bytes == 0 { libc::EINVAL } else { libc::ENOMEM }, &sentence);
     }
     region.resize(bytes, 0);
@@ -592,11 +642,18 @@ pub extern "C" fn hiroba_port_region_allocate(bytes: usize) -> *mut c_void {
 
 /// See `hiroba_port.h`.
 #[unsafe(no_mangle)]
+pub extern "C" fn hiroba_port_region_bytes(start: *const c_void) -> usize {
+    let regions = REGIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    regions.get(&(start as usize)).map_or(0, Vec::len)
+}
+
+/// See `hiroba_port.h`.
+#[unsafe(no_mangle)]
 pub extern "C" fn hiroba_port_region_free(start: *mut c_void) {
     let region = REGIONS.lock().unwrap_or_else(PoisonError::into_inner).remove(&(start as usize));
     if region.is_none() && !start.is_null() {
         let sentence = format!(
-            "hiroba_port_region_free: expected a region that is the caller's, got {start:p}: freed before, or moved"
+            "hiroba_port_region_free: expected a region that the caller owns, got {start:p}, which was freed or moved"
         );
         match Runtime::get() {
             Some(runtime) => runtime.fatal(&sentence),
@@ -613,7 +670,7 @@ pub extern "C" fn hiroba_port_region_free(start: *mut c_void) {
 pub unsafe extern "C" fn hiroba_port_region_take(message: *mut PortMessage, index: usize) -> *mut c_void {
     // SAFETY: as said above.
     if let Some(kept) = unsafe { kept_of(message) } {
-        // SAFETY: it was made by `message_received`, and is the caller's alone.
+        // SAFETY: it was made by `message_received`, and belongs to the caller only.
         let kept = unsafe { &mut *kept };
         if let Some(buffer) = kept.buffers.get_mut(index).filter(|buffer| !buffer.is_empty()) {
             let buffer = std::mem::take(buffer);
@@ -628,7 +685,7 @@ pub unsafe extern "C" fn hiroba_port_region_take(message: *mut PortMessage, inde
     )
 }
 
-/// Asks the name service.
+/// Sends a request to the name service and returns its answer.
 ///
 /// # Safety
 /// `text` is NULL or a C string.

@@ -1,4 +1,4 @@
-//! Errors as C sees them.
+//! Reports errors to C.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -9,13 +9,13 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Notes why the calling thread's call failed.
+/// Records why the calling thread's call failed.
 pub(crate) fn note(sentence: &str) {
     let sentence = CString::new(sentence.replace('\0', " ")).unwrap_or_default();
     LAST.set(sentence);
 }
 
-/// Notes the reason, sets `errno`, and gives the null pointer that such calls return.
+/// Records the reason, sets `errno`, and returns NULL, as such calls do.
 pub(crate) fn null<T>(errno: i32, sentence: &str) -> *mut T {
     note(sentence);
     set_errno(errno);
@@ -29,9 +29,18 @@ pub(crate) fn set_errno(errno: i32) {
     unsafe { *location = errno };
 }
 
-/// The runtime, or the end of the process with a sentence: for calls that have no way to fail.
+/// Stops a thread of a program that ends, and whose threads were halted at arbitrary points, if it comes to
+/// the runtime once more: the process is about to end, with a status that this thread must not change.
+pub(crate) fn halt_if_over() {
+    while Runtime::is_halted() && Runtime::get().is_none() {
+        std::thread::park();
+    }
+}
+
+/// Returns the runtime, or ends the process with a message: for calls that cannot fail.
 pub(crate) fn runtime_for(call: &str) -> &'static Runtime {
     Runtime::get().unwrap_or_else(|| {
+        halt_if_over();
         eprintln!("hiroba: {call}: expected a call between hiroba_init and hiroba_finalize, got one outside");
         // SAFETY: _exit has no memory operands and does not return.
         unsafe { libc::_exit(125) }

@@ -1,9 +1,9 @@
-//! What the library does when it is loaded.
+//! Actions when the library is loaded.
 
 use crate::{signals, stdio, system_calls, threads};
 
-/// Every function that the library stands before is looked up when it is loaded: looking up is nothing for a
-/// signal handler.
+/// Looks up every function that the library replaces when it is loaded, since a signal handler must not look
+/// up symbols.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static RESOLVE: extern "C" fn() = resolve_all;

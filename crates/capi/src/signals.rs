@@ -1,8 +1,8 @@
-//! The program's signal handlers and masks: faults come as signals, so the handlers of those signals come after ours, and
-//! no mask blocks them. The program is told of what it has set itself.
+//! The program's signal handlers and masks. Faults arrive as signals, so the program's handlers for those
+//! signals run after ours, and no mask blocks them. The program reads back what it has set itself.
 //!
-//! In jobs whose faults are no signals everything goes straight to the C library, but for the handlers of SIGSEGV and SIGBUS
-//! while the runtime has its last words before the default action.
+//! In jobs whose faults are not signals everything goes straight to the C library, except handlers of SIGSEGV
+//! and SIGBUS while the runtime reports a death before the default action.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -21,7 +21,7 @@ static SIGSET: Call = Call::new(c"sigset", &[], Returns::Number);
 
 pub(crate) static ALL: &[&Call] = &[&SIGMASK, &SIGSET];
 
-/// Signals of the C library's own, which it lets nobody handle.
+/// Internal signals of the C library, for which it allows no handler.
 const INTERNAL: [c_int; 2] = [32, 33];
 
 fn failed(errno: c_int) -> c_int {
@@ -88,7 +88,7 @@ fn handle(
     new.sa_sigaction = handler;
     new.sa_flags = flags;
     if masks_itself {
-        // SAFETY: writes to a local set only; a number that is none changes nothing.
+        // SAFETY: writes only to a local set; an invalid number changes nothing.
         unsafe { libc::sigaddset(&raw mut new.sa_mask, number) };
     }
     if is_handler(handler) {
@@ -130,7 +130,7 @@ extern "C" fn sysv_signal(number: c_int, handler: libc::sighandler_t) -> libc::s
     __sysv_signal(number, handler)
 }
 
-/// sigset(3). What it does with masks is of no use for signals that are never blocked.
+/// sigset(3). Its effect on masks does not matter for signals that are never blocked.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigset(number: c_int, disposition: libc::sighandler_t) -> libc::sighandler_t {
     const SIG_HOLD: libc::sighandler_t = 2;
@@ -170,8 +170,8 @@ unsafe extern "C" fn pthread_sigmask(
         // SAFETY: the caller's.
         return unsafe { SIGMASK.call([how as usize, new.addr(), old.addr()]) as c_int };
     }
-    // SAFETY: the caller's. Sets may lie in shared memory, so the call gets copies. Only the kernel's part is read:
-    // the program may have no more.
+    // SAFETY: the caller's. Sets may lie in shared memory, so the call gets copies. Only the kernel's part is
+    // read: the program may have no more.
     let wanted = unsafe { new.as_ref() }.map(kernel_part);
     let mut set = empty_set();
     let place = match wanted {

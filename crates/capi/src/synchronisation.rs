@@ -23,7 +23,7 @@ noting_caller! {
     hiroba_store(2) => store;
 }
 
-/// The runtime, which is told that `call` comes from `site`.
+/// Returns the runtime, after recording that `call` comes from `site`.
 fn called(call: &str, site: usize) -> &'static Runtime {
     call_site::note(site);
     runtime_for(call)
@@ -71,7 +71,8 @@ unsafe extern "C" fn compare_exchange(
     site: usize,
 ) -> bool {
     let call = "hiroba_compare_exchange";
-    // SAFETY: the caller passes a readable value. It may lie in shared memory, so it is read before any lock is taken.
+    // SAFETY: the caller passes a readable value. It may lie in shared memory, so it is read before any lock
+    // is taken.
     let expected_value = unsafe { expected.read() };
     let operation = AtomicOperation::CompareExchange { expected: expected_value, desired };
     let outcome = called(call, site).atomic(call, shared as usize, operation);

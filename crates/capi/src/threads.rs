@@ -16,15 +16,15 @@ pub(crate) static ALL: &[&Call] = &[&CREATE];
 
 type Routine = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
-/// What a new thread is to do.
+/// What a new thread must do.
 struct Start {
     routine: Routine,
     argument: *mut c_void,
-    /// A thread begins with its creator's mask.
+    /// The thread's signal mask, which is its creator's.
     blocked: u64,
 }
 
-/// Tells the runtime that the thread ends, however it ends: by return, pthread_exit or cancellation.
+/// Tells the runtime that the thread ends, by return, pthread_exit or cancellation.
 struct Finish {
     prepared: Cell<bool>,
 }
@@ -54,7 +54,7 @@ unsafe extern "C-unwind" fn begin(start: *mut c_void) -> *mut c_void {
 }
 
 fn prepare() {
-    // A thread that cannot be prepared works all the same, until it faults at its stack's end.
+    // A thread that could not be prepared works until it faults at the end of its stack.
     if let Some(runtime) = Runtime::get()
         && runtime.prepare_thread().is_ok()
     {
@@ -62,7 +62,7 @@ fn prepare() {
     }
 }
 
-/// A thread runs on its own stack until it has the one for fault handlers: so far the stack must be there.
+/// How much of its stack a thread uses before it has one for fault handlers; this part must be present.
 const FIRST_STACK_BYTES: usize = 256 << 10;
 
 /// Touches the pages of a stack in shared memory on which the thread will begin.
@@ -78,7 +78,7 @@ fn touch_stack(runtime: &'static Runtime, attributes: usize) {
     }
 }
 
-/// Whether a function is part of this library: then the thread is the runtime's.
+/// Returns true if a function belongs to this library, which means that the thread is the runtime's.
 fn is_ours(routine: usize) -> bool {
     let module_of = |address: usize| {
         let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
@@ -93,7 +93,7 @@ fn is_ours(routine: usize) -> bool {
 /// pthread_create(3).
 ///
 /// # Safety
-/// As of pthread_create(3).
+/// The requirements are those of pthread_create(3).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pthread_create(
     thread: usize,

@@ -1,4 +1,4 @@
-//! Loads and stores that a traced run records one by one: what litmus programs are made of.
+//! Loads and stores that a traced run records one by one, for litmus programs.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -7,7 +7,8 @@ use hiroba_node::Runtime;
 
 use crate::reporting::runtime_for;
 
-/// What is accessed: 1, 2, 4 or 8 naturally aligned bytes of allocated shared memory, or the job ends with a sentence.
+/// Checks an access: 1, 2, 4 or 8 naturally aligned bytes of allocated shared memory. Ends the job with a
+/// message otherwise.
 fn checked(call: &str, shared: usize, bytes: usize) -> &'static Runtime {
     let runtime = runtime_for(call);
     if !matches!(bytes, 1 | 2 | 4 | 8)
@@ -26,9 +27,11 @@ fn checked(call: &str, shared: usize, bytes: usize) -> &'static Runtime {
 pub extern "C" fn hiroba_traced_load(shared: *const c_void, bytes: usize) -> u64 {
     let runtime = checked("hiroba_traced_load", shared as usize, bytes);
     let address = shared.cast_mut();
-    // Atomic so that a race of the program's is not one of ours; relaxed is a plain load to the processor.
+    // Atomic, so that a race of the program is not undefined behaviour here; relaxed is a plain load on the
+    // processor.
     let value = match bytes {
-        // SAFETY: the address is aligned and of allocated shared memory, which stays while the job lasts; no lock is held.
+        // SAFETY: the address is aligned and in allocated shared memory, which exists while the job lasts; no
+        // lock is held.
         1 => u64::from(unsafe { AtomicU8::from_ptr(address.cast()) }.load(Relaxed)),
         // SAFETY: as above.
         2 => u64::from(unsafe { AtomicU16::from_ptr(address.cast()) }.load(Relaxed)),
@@ -47,7 +50,8 @@ pub extern "C" fn hiroba_traced_store(shared: *mut c_void, bytes: usize, value: 
     let runtime = checked("hiroba_traced_store", shared as usize, bytes);
     let value = if bytes == 8 { value } else { value & ((1 << (8 * bytes)) - 1) };
     match bytes {
-        // SAFETY: the address is aligned and of allocated shared memory, which stays while the job lasts; no lock is held.
+        // SAFETY: the address is aligned and in allocated shared memory, which exists while the job lasts; no
+        // lock is held.
         1 => unsafe { AtomicU8::from_ptr(shared.cast()) }.store(value as u8, Relaxed),
         // SAFETY: as above.
         2 => unsafe { AtomicU16::from_ptr(shared.cast()) }.store(value as u16, Relaxed),

@@ -1,4 +1,5 @@
-//! Writes the corpora of the fuzz targets, from real encodings: `cargo run --release -p hiroba-check --example corpus -- fuzz/corpus`
+//! Writes the corpora of the fuzz targets, from real encodings: `cargo run --release -p hiroba-check
+//! --example corpus -- fuzz/corpus`
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,12 +18,12 @@ use hiroba_wire::Limits;
 use hiroba_wire::agent::{FromAgent, NodeEvent, ToAgent};
 use hiroba_wire::control::{RaceReport, RaceSide, ThreadWait, ToLauncher, ToNode, WaitReport, encode};
 
-/// Longer examples teach a fuzzer nothing more.
+/// The maximum length of an example; longer ones teach a fuzzer nothing more.
 const EXAMPLE_BYTES_MAX: usize = 400;
-/// Examples of each kind of message.
+/// The number of examples of each kind of message.
 const EACH_MAX: usize = 3;
 
-/// Listens to what is sent.
+/// Records what is sent.
 struct Listener(Rc<RefCell<BTreeMap<u8, Vec<Vec<u8>>>>>);
 
 impl Mutation for Listener {
@@ -91,7 +92,7 @@ fn traced(records: &[hiroba_trace::Record]) -> Vec<u8> {
     writer.finish().expect("a vector takes everything")
 }
 
-/// Datagrams of a link: single messages, several in one, fragments of a long one, an acknowledgement.
+/// Makes datagrams of a link: single messages, several in one, fragments of a long one, an acknowledgement.
 fn datagrams(messages: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let config = LinkConfig { datagram_bytes_max: 200, ..LinkConfig::default() };
     let mut links = [0, 1].map(|node| LinkSet::new(NodeId(node), 2, config));

@@ -1,7 +1,7 @@
 //! Explores all interleavings of the small programs, and of larger ones.
 //!
-//! `cargo run --release -p hiroba-check --example explore -- [--larger] [PROTOCOL…] [NAME…]`: the protocols of these names, or all; the
-//! programs in whose names one of the other words is, or all.
+//! `cargo run --release -p hiroba-check --example explore -- [--larger] [PROTOCOL…] [NAME…]`: the protocols
+//! of these names, or all; the programs whose names contain one of the other words, or all.
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -11,12 +11,12 @@ use hiroba_check::engines::{by_name, trackings_of};
 use hiroba_check::scale::{Operation, Traffic, cost, engines_that_know};
 use hiroba_protocol::{Consistency, Protocol, WriteTracking};
 
-/// The system's allocator, which counts what is in use.
+/// The system's allocator, which counts the bytes in use.
 struct Counting;
 
 static IN_USE_BYTES: AtomicIsize = AtomicIsize::new(0);
 
-// SAFETY: every call goes to the system's allocator as it came, and counting allocates nothing.
+// SAFETY: every call is passed to the system's allocator unchanged, and counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         IN_USE_BYTES.fetch_add(layout.size() as isize, Ordering::Relaxed);
@@ -32,7 +32,8 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         IN_USE_BYTES.fetch_sub(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller hands back what `alloc` gave for this layout, and that was the system's.
+        // SAFETY: the caller passes what `alloc` returned for this layout, which came from the system's
+        // allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -40,17 +41,17 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How many bytes the engines hold, a node: what is in use less when they are gone.
+/// Returns how many bytes the engines use per node: the difference in bytes in use when they are dropped.
 fn held_bytes(engines: Vec<Consistency>) -> f64 {
     let (before, nodes) = (IN_USE_BYTES.load(Ordering::Relaxed), engines.len());
     drop(engines);
     (before - IN_USE_BYTES.load(Ordering::Relaxed)) as f64 / nodes as f64
 }
 
-/// Pages that engines know when it is counted what they hold.
+/// The pages that engines know when their memory is counted.
 const PAGES: u64 = 64;
 
-/// A table's cells, row by row, headings first.
+/// Returns a table's cells, row by row, headings first.
 fn table(protocol: Protocol, tracking: WriteTracking, sizes: &[u16]) -> Result<Vec<Vec<String>>, Failure> {
     let headings = sizes.iter().map(|nodes| format!("{nodes} nodes"));
     let title = format!("{}, writes {}", protocol.name(), format!("{tracking:?}").to_lowercase());

@@ -1,8 +1,8 @@
 //! Explores many seeds, or runs one again, shrinks it and explains it.
 //!
-//! `cargo run --release -p hiroba-check --example swarm -- 0..100000` explores;
-//! `… -- 4711` replays a seed; `… -- 4711 SkipApply` does so with a planted bug. `--protocol NAME` before these chooses another
-//! protocol than hlrc, which the planted bugs are made for.
+//! `cargo run --release -p hiroba-check --example swarm -- 0..100000` explores; `… -- 4711` replays a seed;
+//! `… -- 4711 SkipApply` does so with a planted bug. `--protocol NAME` before these chooses another protocol
+//! than hlrc, which the planted bugs are made for.
 
 use std::ops::Range;
 use std::process::ExitCode;

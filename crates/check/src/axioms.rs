@@ -1,22 +1,25 @@
-//! The judge: does a recorded execution keep the promise of release consistency?
+//! The checker of release consistency: decides whether a recorded execution keeps its promise.
 //!
 //! Read first: Gharachorloo et al., *Memory Consistency and Event Ordering in Scalable Shared-Memory
-//! Multiprocessors*, ISCA 1990 (properly labelled programs); Flanagan and Freund, *FastTrack*, PLDI 2009, for the
-//! vector clocks.
+//! Multiprocessors*, ISCA 1990 (properly labelled programs); Flanagan and Freund, *FastTrack*, PLDI 2009, for
+//! the vector clocks.
 //!
-//! **Happens-before** is the transitive closure of program order, of a lock's release before its next acquire, of
-//! everything before a meeting before everything after it (of the threads that are in it), and of a publication before its receipt.
-//! Two accesses to one byte **conflict** when one of them is a store; a program whose conflicting accesses are all ordered is data-race-free, and must behave as on one machine: every load returns, byte by byte, what the
-//! latest store that happens before it has left. Pairs that are not ordered are reported as races, and what
-//! loads of such bytes return is not judged until a store that is ordered after all of them.
+//! **Happens-before** is the transitive closure of program order, of a lock's release before its next
+//! acquire, of everything before a meeting before everything after it (for the threads that take part), and
+//! of a publication before its receipt. Two accesses to one byte **conflict** if one of them is a store. A
+//! program whose conflicting accesses are all ordered is data-race-free, and must behave as on one machine:
+//! every load returns, byte by byte, what the latest store that happens before it has written. Pairs that are
+//! not ordered are reported as races, and loads of such bytes are not checked until a store that is ordered
+//! after all of them.
 //!
-//! Words used by atomic operations have a total order of operations, and each must find what the one before it
-//! left; a plain load must not be older than the latest operation that happens before it, also when that one only looked
-//! (a load, a failed compare-exchange): who has seen a change passes it on.
+//! Words used by atomic operations have a total order of operations, and each must find what the previous one
+//! left. A plain load must not be older than the latest operation that happens before it, even if that one
+//! only read the word (a load, a failed compare-exchange): a thread that has seen a change passes it on to
+//! later acquirers.
 //!
-//! An [`Execution`] need not be in one global order: one history a thread is enough, because acquires
-//! and releases carry the **turn** of the lock's hold, atomics their turn at the word, and meetings their epoch. The
-//! replay takes time linear in the events (times threads for clocks).
+//! An [`Execution`] need not be in one global order. One history per thread is enough, because acquires and
+//! releases carry the **turn** of the lock's hold, atomics their turn at the word, and meetings their epoch.
+//! The replay takes time linear in the events (times threads for clocks).
 
 use core::fmt::Write as _;
 use std::collections::VecDeque;
@@ -29,7 +32,7 @@ use thiserror::Error;
 use crate::execution::{Described, Execution, Position};
 use crate::program::Address;
 
-/// Two conflicting accesses that nothing orders: a fault of the program.
+/// Two conflicting accesses without an order: an error of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Race {
     /// One of them.
@@ -40,17 +43,17 @@ pub struct Race {
     pub at: Address,
 }
 
-/// A load, or an atomic operation, that returned what it must not: a fault of Hiroba's.
+/// A load or an atomic operation that returned a forbidden value: an error in Hiroba.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The offender.
+    /// The load or operation.
     pub position: Position,
     /// What it read, who wrote that, what it should have read, and why.
     pub explanation: String,
 }
 
 impl Race {
-    /// What races with what, in words.
+    /// Describes the race in words.
     pub fn describe(&self, execution: &Execution) -> String {
         let event = |position: Position| {
             format!("{}: {}", execution.place(position), Described(execution.event(position)))
@@ -64,33 +67,34 @@ impl Race {
     }
 }
 
-/// What the judge found.
+/// The result of the check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Breaches of the promise, the one with the shortest explanation first; at most [`EXPLAINED_MAX`].
     pub violations: Vec<Violation>,
-    /// How many there are in all.
+    /// The number of breaches.
     pub violations_found: usize,
     /// Races of the program; at most [`RACES_MAX`].
     pub races: Vec<Race>,
-    /// Loads whose every byte could be judged.
+    /// Loads of which every byte could be checked.
     pub loads_judged: usize,
 }
 
-/// Races beyond this number are not kept: one is enough to mend the program.
+/// The maximum number of races that are kept: one is enough to correct the program.
 pub const RACES_MAX: usize = 100;
 
-/// Violations beyond this number are counted, not explained.
+/// The maximum number of violations that are explained; further ones are counted.
 pub const EXPLAINED_MAX: usize = 20;
 
-/// The execution contradicts itself: an acquire without the release before it, a meeting that somebody misses.
+/// The execution contradicts itself: an acquire without the release before it, a meeting that a thread
+/// misses.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "expected an execution whose waits all end, got one in which {0} waits for ever ({1}); is the trace complete?"
+    "expected an execution whose waits all end, got one in which {0} waits forever ({1}); is the trace complete?"
 )]
 pub struct Incomplete(String, String);
 
-/// Judges an execution.
+/// Checks an execution.
 pub fn judge(execution: &Execution) -> Result<Verdict, Incomplete> {
     let mut judge = Judge::new(execution);
     judge.replay()?;
@@ -108,7 +112,7 @@ enum Awaited {
     Publication(Publication),
 }
 
-/// From, to, and how many there were before.
+/// Sender, receiver, and the number of earlier ones.
 type Publication = (NodeId, NodeId, u64);
 
 #[derive(Clone, Copy, Debug)]
@@ -118,15 +122,15 @@ struct Touch {
     store: bool,
 }
 
-/// One byte.
+/// The state of one byte.
 #[derive(Debug, Default)]
 struct Cell {
     /// The latest load and store of each thread that no later store is ordered after.
     touches: Vec<Touch>,
     last_store: Option<(Position, u8)>,
     racy: bool,
-    /// Loads that returned the wrong byte, unless a store that the replay has yet to meet turns out to race with them:
-    /// the load, its clock, and the store it should have seen.
+    /// Loads that returned the wrong byte, unless a store that the replay has not reached yet turns out to
+    /// race with them: the load, its clock, and the store that it should have seen.
     suspects: Vec<(Position, u64, Option<Position>)>,
 }
 
@@ -138,7 +142,7 @@ struct AtomicWord {
     history: Vec<(u64, u64, Position)>,
     /// Each thread's latest operation.
     latest: Vec<Operation>,
-    /// Plain stores hit the word too: not judged.
+    /// Whether plain stores also wrote the word, which is then not checked.
     mixed: bool,
 }
 
@@ -155,9 +159,9 @@ struct Judge<'a> {
     next: Vec<usize>,
     released: FxHashMap<LockId, (u64, Clock)>,
     published: FxHashMap<Publication, Clock>,
-    /// By epoch, the threads that are in it but have not come.
+    /// By epoch, the participating threads that have not arrived.
     absent: FxHashMap<u64, usize>,
-    /// By epoch, the threads that have come.
+    /// By epoch, the threads that have arrived.
     present: FxHashMap<u64, Vec<usize>>,
     waiting: FxHashMap<Awaited, Vec<usize>>,
     ready: VecDeque<usize>,
@@ -247,7 +251,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What the event must wait for, if it must. A meeting counts the thread in.
+    /// Returns what the event must wait for, if it must. Registers the thread at a meeting.
     fn awaited(&mut self, thread: usize, event: &Event) -> Option<Awaited> {
         match event {
             Event::Acquired { lock, turn } => {
@@ -367,7 +371,7 @@ impl Judge<'_> {
         self.verdict.loads_judged += usize::from(judged);
     }
 
-    /// Turns the suspicions that are left into violations, one a load.
+    /// Turns the remaining suspicions into violations, one per load.
     fn convict(&mut self) {
         let suspects = self.cells.iter().flat_map(|(at, cell)| {
             cell.suspects.iter().map(move |(load, _, expected)| (*load, *at, *expected))
@@ -395,7 +399,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Notes an access to a byte; whether it races with an earlier one.
+    /// Records an access to a byte. Returns true if it races with an earlier one.
     fn touch(&mut self, position: Position, at: Address, stored: Option<u8>) -> bool {
         let clock = &self.clocks[position.thread];
         let cell = self.cells.entry(at).or_default();
@@ -404,7 +408,7 @@ impl Judge<'_> {
         let rival = cell.touches.iter().find(|touch| (touch.store || store) && !ordered(touch)).copied();
         let touch = Touch { position, clock: clock[position.thread], store };
         if let Some(rival) = rival {
-            // The pair is reported for the first byte only; the byte is judged again after an ordered store.
+            // The pair is reported for the first byte only; the byte is checked again after an ordered store.
             let race = Race { first: rival.position, second: position, at };
             let known = self.verdict.races.last();
             let repeated = known.is_some_and(|last| (last.first, last.second) == (race.first, race.second));
@@ -428,7 +432,7 @@ impl Judge<'_> {
 
 /// Atomic words.
 impl Judge<'_> {
-    /// The latest of these operations that happens before now.
+    /// Returns the latest of these operations that happens before now.
     fn latest_before(&self, thread: usize, operations: &[Operation]) -> Option<u64> {
         let clock = &self.clocks[thread];
         let earlier = operations.iter().filter(|operation| clock[operation.thread] >= operation.clock);
@@ -531,7 +535,7 @@ impl Judge<'_> {
                 write!(text, "\n  it read what {} wrote: {}", place(writer), Described(event))
             }
             None if byte == 0 => write!(text, "\n  it read the initial zero at {byte_at}"),
-            None => write!(text, "\n  nobody ever wrote {byte} at {byte_at}"),
+            None => write!(text, "\n  no thread ever wrote {byte} at {byte_at}"),
         }
         .expect("writing to a string cannot fail");
         match expected {
@@ -546,7 +550,7 @@ impl Judge<'_> {
     }
 }
 
-/// What each event of synchronisation leads to.
+/// The events that each synchronisation event leads to.
 struct Targets<'a> {
     execution: &'a Execution,
     of: FxHashMap<Awaited, Vec<Position>>,
@@ -578,7 +582,8 @@ impl<'a> Targets<'a> {
         }
     }
 
-    /// The synchronisation that orders two events, by as few hops from thread to thread as it can be done.
+    /// Describes the synchronisation that orders two events, with the fewest possible hops from thread to
+    /// thread.
     fn chain(&self, from: Position, to: Position) -> String {
         struct Hop {
             source: Position,
@@ -659,7 +664,7 @@ mod tests {
         Event::Released { lock: LockId(lock), turn }
     }
 
-    /// Each thread on a node of its own.
+    /// Makes an execution with each thread on a node of its own.
     fn execution(threads: Vec<Vec<Event>>) -> Execution {
         let histories = (0..).zip(threads).map(|(node, events)| History {
             node: NodeId(node),

@@ -1,9 +1,10 @@
 //! A whole cluster in one thread: real engines, simulated memories, scripted threads, and a network.
 //!
-//! At each step the scheduler draws either a thread's next instruction or the arrival of a message. Everything
-//! drawn comes from one seed, so a seed reproduces a run exactly. The host's side of [`Engine`] is carried out to the letter of
-//! [`Effect`](hiroba_protocol::Effect); and since on a real machine the program's loads and stores wait for nobody, threads that need not
-//! fault go on between any two effects, and within those that look at more than one place.
+//! At each step the scheduler draws either a thread's next instruction or the arrival of a message.
+//! Everything that is drawn comes from one seed, so a seed reproduces a run exactly. The host's side of
+//! [`Engine`] carries out each [`Effect`](hiroba_protocol::Effect) literally. On a real machine the program's
+//! loads and stores do not wait, so threads that need not fault continue between any two effects, and within
+//! effects that examine more than one place.
 
 use std::collections::VecDeque;
 
@@ -42,10 +43,10 @@ pub use self::races::{FoundRace, RaceBug};
 use self::recording::Recorder;
 use self::schedule::Schedule;
 
-/// Why a run did not end well. All but a misuse and a fatal mismatch are faults of the engine.
+/// The reason why a run did not end well. All except a misuse and a fatal mismatch are errors of the engine.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Failure {
-    /// Nobody can go on.
+    /// No thread can continue.
     #[error("expected every thread to finish, got a deadlock: {0}")]
     Deadlock(String),
     /// An engine refused a message of another.
@@ -61,17 +62,17 @@ pub enum Failure {
     /// An engine ended the job.
     #[error("node {node} ended the job: {sentence}")]
     Fatal {
-        /// Which engine.
+        /// The engine's node.
         node: NodeId,
         /// Its sentence.
         sentence: String,
     },
-    /// An engine found the program at fault.
+    /// An engine found an error of the program.
     #[error("thread {thread} broke the rules: {misuse}")]
     Misuse {
         /// The thread.
         thread: usize,
-        /// What it did.
+        /// The misuse.
         misuse: Misuse,
     },
     /// An effect does not fit the memory.
@@ -79,7 +80,7 @@ pub enum Failure {
     Memory {
         /// The node.
         node: NodeId,
-        /// What is wrong.
+        /// The error.
         error: MemoryError,
     },
     /// A page fits no row of its protocol's state table.
@@ -87,7 +88,7 @@ pub enum Failure {
     State {
         /// The node.
         node: NodeId,
-        /// The page, and what it is.
+        /// The page and its state.
         misfit: Misfit,
     },
     /// An effect does not fit the state of the threads.
@@ -95,32 +96,32 @@ pub enum Failure {
     Host {
         /// The node.
         node: NodeId,
-        /// What is wrong.
+        /// The error.
         sentence: String,
     },
-    /// The threads run on and on.
+    /// The threads do not end.
     #[error("expected the program to end within {0} steps, got a program that runs on")]
     Endless(u64),
 }
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// Each thread's registers.
     pub registers: Vec<[u64; REGISTERS]>,
-    /// What was recorded.
+    /// The records.
     pub run: Run,
-    /// Instructions and deliveries.
+    /// The number of instructions and deliveries.
     pub steps: u64,
 }
 
 impl Ended {
-    /// A thread's register.
+    /// Returns a thread's register.
     pub fn register(&self, thread: usize, register: usize) -> u64 {
         self.registers[thread][register]
     }
 
-    /// What the threads saw of memory.
+    /// Returns what the threads saw of memory.
     pub fn execution(&self) -> Execution {
         Execution::of(&self.run)
     }
@@ -130,7 +131,7 @@ impl Ended {
 enum State {
     Running,
     Faulting(Address),
-    /// The kernel lets the thread try again when the access of its granule has been set.
+    /// The kernel lets the thread retry when the access of its granule has been set.
     FaultingInKernel(Address),
     Waiting(Wait),
     Finished,
@@ -163,25 +164,25 @@ struct Node<E> {
     engine: E,
     memory: SimulatedMemory,
     threads: Vec<usize>,
-    /// The content of the message that came last.
+    /// The content of the message that arrived last.
     received: Vec<u8>,
     mailbox: Mailbox,
     /// Collectives that the node has left.
     collectives: u64,
-    /// Pages whose diffs were applied, which is yet to be told of.
+    /// Pages whose diffs were applied, which is not yet recorded.
     applied: FxHashSet<PageId>,
     board: Board,
     mappings: Mappings,
-    /// The rows of state tables that its pages were in when they were last told.
+    /// The rows of state tables in which its pages were when they were last reported.
     states: PageStates,
-    /// Its engine has been told of a lull.
+    /// Whether its engine has been informed of a lull.
     in_lull: bool,
-    /// Where data races are looked for.
+    /// Set to look for data races.
     races: Option<RaceWatch>,
 }
 
 impl<E: Engine> Node<E> {
-    /// A node with the program's regions and without threads.
+    /// Makes a node with the program's regions and without threads.
     fn new(mut engine: E, id: NodeId, program: &Program, options: &mut Options) -> Node<E> {
         let mut memory = SimulatedMemory::new(program.region_granules(), options.tracking);
         for (number, region) in program.regions.iter().enumerate() {
@@ -214,19 +215,19 @@ impl<E: Engine> Node<E> {
     }
 }
 
-/// What a node has heard of publications to it.
+/// The publications that a node has received.
 #[derive(Default)]
 struct Mailbox {
-    /// Tokens of publications that have come, by sender and tag.
+    /// Tokens of publications that have arrived, by sender and tag.
     tokens: FxHashMap<(NodeId, u16), VecDeque<u64>>,
-    /// Nodes whose publications tell of a collective that this node has yet to leave. The engine keeps them
-    /// back until then, and the host must keep back what came behind them: here.
+    /// Nodes whose publications belong to a collective that this node has yet to leave. The engine defers
+    /// them until then, and the host must defer what arrived after them, here.
     ahead: FxHashSet<NodeId>,
     kept_back: Vec<(NodeId, u64)>,
 }
 
 impl Mailbox {
-    /// What came behind a publication.
+    /// Takes what arrived after a publication.
     fn receive(&mut self, from: NodeId, token: u64) {
         if self.ahead.contains(&from) {
             self.kept_back.push((from, token));
@@ -235,7 +236,7 @@ impl Mailbox {
         }
     }
 
-    /// The node has left the collective.
+    /// Handles that the node has left the collective.
     fn catch_up(&mut self) {
         self.ahead.clear();
         for (from, token) in std::mem::take(&mut self.kept_back) {
@@ -244,13 +245,14 @@ impl Mailbox {
     }
 }
 
-/// What is true of synchronisation, by what threads have done: what engines say is compared with it.
+/// The true state of synchronisation, derived from the actions of threads, with which the engines' statements
+/// are compared.
 #[derive(Default)]
 struct Truth {
     locks: FxHashMap<LockId, LockRecord>,
     /// Operations carried out at a word's home and not yet reported to the thread: turn, outcome.
     atomics: FxHashMap<Address, (u64, Vec<(u64, AtomicOutcome)>)>,
-    /// How many publications there were, by sender and receiver.
+    /// The number of publications, by sender and receiver.
     publications: FxHashMap<(NodeId, NodeId), u64>,
 }
 
@@ -264,12 +266,12 @@ struct LockRecord {
 struct Progress {
     /// Messages that have arrived.
     deliveries: u64,
-    /// Instructions and deliveries.
+    /// The number of instructions and deliveries.
     steps: u64,
     steps_max: u64,
 }
 
-/// Bits of a publication's token that hold its tag.
+/// The number of bits of a publication's token that contain its tag.
 const TAG_BITS: u32 = 16;
 
 fn tag_of(token: u64) -> u16 {
@@ -284,18 +286,18 @@ pub struct Cluster<E> {
     network: Box<dyn Network>,
     mutation: Box<dyn Mutation>,
     schedule: Schedule,
-    /// The choices within the step that is being made, where steps are chosen.
+    /// The choices within the step that is being made, if steps are chosen.
     within: Option<Within>,
     recorder: Recorder,
     truth: Truth,
-    /// Pages whose nodes have asked to be told when threads have had time to use them.
+    /// Pages whose nodes have asked to be informed when threads have had time to use them.
     holds: Vec<(NodeId, PageId)>,
-    /// Why regions could not be mapped as engines want it.
+    /// The reason why regions could not be mapped as engines request.
     unmapped: Option<Failure>,
     progress: Progress,
 }
 
-/// The program's threads, each of which its node is told of.
+/// Makes the program's threads, and registers each with its node.
 fn threads_of<E>(program: &Program, nodes: &mut [Node<E>]) -> Vec<Thread> {
     let threads = program.threads.iter().enumerate().map(|(number, script)| {
         let siblings = &mut nodes[script.node.index()].threads;
@@ -324,7 +326,7 @@ fn network_of(choice: NetworkChoice, nodes: u16, random: &mut Prng) -> Box<dyn N
 }
 
 impl<E: Engine> Cluster<E> {
-    /// A cluster about to run `program`, with one engine a node.
+    /// Makes a cluster that is about to run `program`, with one engine per node.
     pub fn new(
         program: &Program,
         mut engine: impl FnMut(NodeId, Limits, WriteTracking) -> E,
@@ -358,42 +360,42 @@ impl<E: Engine> Cluster<E> {
         cluster
     }
 
-    /// A node's engine.
+    /// Returns a node's engine.
     pub fn engine(&self, node: NodeId) -> &E {
         &self.nodes[node.index()].engine
     }
 
-    /// Tells from now on what nodes say and do.
+    /// Begins to narrate the messages and actions of nodes.
     pub fn narrate(&mut self, narration: Narration) {
         self.recorder.narration = Some(narration);
     }
 
-    /// The engines, by node.
+    /// Returns the engines, by node.
     pub fn into_engines(self) -> Vec<E> {
         self.nodes.into_iter().map(|node| node.engine).collect()
     }
 
-    /// A thread's register, now.
+    /// Returns the present value of a thread's register.
     pub fn register(&self, thread: usize, register: usize) -> u64 {
         self.threads[thread].registers[register]
     }
 
-    /// Messages under way.
+    /// Returns the number of messages in flight.
     pub fn messages_under_way(&self) -> usize {
         self.network.len()
     }
 
-    /// Messages that have arrived.
+    /// Returns the number of messages that have arrived.
     pub fn deliveries(&self) -> u64 {
         self.progress.deliveries
     }
 
-    /// Twins on all nodes.
+    /// Returns the number of twins on all nodes.
     pub fn twins(&self) -> usize {
         self.nodes.iter().map(|node| node.memory.twins()).sum()
     }
 
-    /// Runs to the end.
+    /// Runs the program to its end.
     pub fn run(mut self) -> Result<Ended, Failure> {
         while self.step()? {
             if self.progress.steps > self.progress.steps_max {
@@ -405,7 +407,7 @@ impl<E: Engine> Cluster<E> {
         Ok(Ended { registers, run: self.recorder.finish(), steps: self.progress.steps })
     }
 
-    /// One instruction or one message; false when everything has ended.
+    /// Makes one step, an instruction or a message. Returns false when everything has ended.
     pub fn step(&mut self) -> Result<bool, Failure> {
         self.unmapped.take().map_or(Ok(()), Err)?;
         if self.advance()? {
@@ -417,7 +419,7 @@ impl<E: Engine> Cluster<E> {
         Err(Failure::Deadlock(self.describe_waits()))
     }
 
-    /// False when nobody can do anything now.
+    /// Returns false if no node can act now.
     fn advance(&mut self) -> Result<bool, Failure> {
         self.progress.steps += 1;
         if let Some(parcel) = self.kept_parcel() {
@@ -448,7 +450,7 @@ impl<E: Engine> Cluster<E> {
         Ok(thread.is_some())
     }
 
-    /// Threads wait for nobody while a page is held, but nobody knows how far they come.
+    /// Ends a page's hold. Threads do not wait while a page is held, but how far they come is unknown.
     fn end_a_hold(&mut self) -> Result<(), Failure> {
         let drawn = self.schedule.random.random_range(0..self.holds.len());
         let (id, page) = self.holds.swap_remove(drawn);
@@ -456,7 +458,7 @@ impl<E: Engine> Cluster<E> {
         self.pump(id)
     }
 
-    /// Hosts have nothing to do now and then, and nobody knows when.
+    /// Lets a lull begin. Hosts have nothing to do at times that are unknown.
     fn a_lull_comes(&mut self) -> Result<bool, Failure> {
         let wants = |node: &Node<E>| !node.board.occupied && node.engine.wants_lull();
         let wanting: Vec<NodeId> = NodeId::all(self.limits.nodes)
@@ -471,7 +473,7 @@ impl<E: Engine> Cluster<E> {
         self.lull(id).map(|()| true)
     }
 
-    /// A node's host has nothing to do.
+    /// Informs a node's engine of a lull.
     ///
     /// # Errors
     /// What went wrong.
@@ -483,7 +485,7 @@ impl<E: Engine> Cluster<E> {
         pumped
     }
 
-    /// Hosts are short of memory now and then, and let go of whatever pages they choose.
+    /// Simulates a shortage of memory: hosts evict pages of their choice.
     fn memory_is_short(&mut self) -> Result<bool, Failure> {
         let may = self.schedule.exploring && self.schedule.shortages > 0;
         if !may || !self.schedule.chance(self.schedule.shortages, 64) {
@@ -524,7 +526,7 @@ impl<E: Engine> Cluster<E> {
         self.schedule.draw(&runnable)
     }
 
-    /// When all have finished, the engines must know the same holders as the scripts imply.
+    /// Checks, when all have finished, that the engines know the same holders as the scripts imply.
     fn compare_locks(&self) -> Result<(), Failure> {
         for (id, node) in NodeId::all(self.limits.nodes).zip(&self.nodes) {
             let mut told = node.engine.locks_held();

@@ -1,5 +1,5 @@
-//! What each protocol promises its programs, and its engine as the simulator wants it: what explores, counts or prints runs is written
-//! for all of them.
+//! What each protocol promises its programs, and its engine for the simulator. Code that explores, counts or
+//! prints runs is written for all of them.
 
 use hiroba_base::NodeId;
 use hiroba_protocol::aurc::Aurc;
@@ -13,16 +13,17 @@ use crate::axioms;
 use crate::execution::Execution;
 use crate::sequential::{self, Sequential};
 
-/// What a protocol promises its programs.
+/// The promise of a protocol to its programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// Any program behaves as on one machine, and whoever may write a page is the only one who may read it.
+    /// Every program behaves as on one machine, and a node that may write a page is the only one that may
+    /// read it.
     Sequential,
     /// Programs without data races behave as on one machine.
     Release,
 }
 
-/// What the protocol promises.
+/// Returns the promise of the protocol.
 pub fn promise_of(protocol: Protocol) -> Promise {
     match protocol {
         Protocol::Sc => Promise::Sequential,
@@ -35,31 +36,32 @@ pub fn promise_of(protocol: Protocol) -> Promise {
     }
 }
 
-/// The ways of tracking writes that the protocol can do with.
+/// Returns the ways of tracking writes that the protocol supports.
 pub fn trackings_of(protocol: Protocol) -> &'static [WriteTracking] {
     const BOTH: [WriteTracking; 2] = [WriteTracking::Fault, WriteTracking::Async];
     if protocol.needs_write_faults() { &BOTH[..1] } else { &BOTH }
 }
 
-/// The protocol's engine on one node, with nothing allocated, where nodes meet in messages only.
+/// Returns the protocol's engine on one node, with nothing allocated, for nodes that only exchange messages.
 pub fn engine_of(protocol: Protocol, me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
     Consistency::under(protocol, me, limits, tracking, [])
 }
 
-/// The protocol's engines, as [`Cluster::new`](crate::cluster::Cluster::new) takes them.
+/// Returns the protocol's engines, in the form that [`Cluster::new`](crate::cluster::Cluster::new) takes.
 pub fn engine_under(protocol: Protocol) -> impl Fn(NodeId, Limits, WriteTracking) -> Consistency + Copy {
     move |me, limits, tracking| engine_of(protocol, me, limits, tracking)
 }
 
-/// Programs of a few barriers show homes that move only if little is needed for it.
+/// A threshold at which homes also move in programs of a few barriers.
 pub const SOON: MoveThreshold = MoveThreshold { periods: 1, faults: 1, doublings_max: 2 };
 
-/// HLRC that reads the frames of all other nodes, or of none.
+/// Returns HLRC that reads the frames of all other nodes, or of none.
 fn reading_hlrc(one_sided: bool, me: NodeId, limits: Limits) -> Hlrc {
     Hlrc::new().reading_from(NodeId::all(limits.nodes).filter(|node| one_sided && *node != me))
 }
 
-/// HLRC's engines; with `one_sided` (see [`Options`](crate::cluster::Options)) they read each other's frames.
+/// Returns HLRC's engines; with `one_sided` (see [`Options`](crate::cluster::Options)) they read each other's
+/// frames.
 pub fn hlrc(one_sided: bool) -> impl FnMut(NodeId, Limits, WriteTracking) -> Consistency {
     move |me, limits, tracking| {
         let protocol = reading_hlrc(one_sided, me, limits);
@@ -67,7 +69,7 @@ pub fn hlrc(one_sided: bool) -> impl FnMut(NodeId, Limits, WriteTracking) -> Con
     }
 }
 
-/// AURC's engines; with `one_sided` they read each other's frames.
+/// Returns AURC's engines; with `one_sided` they read each other's frames.
 pub fn aurc(one_sided: bool) -> impl FnMut(NodeId, Limits, WriteTracking) -> Consistency {
     move |me, limits, tracking| {
         let protocol = Aurc::new(reading_hlrc(one_sided, me, limits));
@@ -75,8 +77,9 @@ pub fn aurc(one_sided: bool) -> impl FnMut(NodeId, Limits, WriteTracking) -> Con
     }
 }
 
-/// AURC's engines where nodes share memory: they map runs of so many bytes, and with `one_sided` they read
-/// each other's frames of other pages. Homes of these move soon, if by this policy they move.
+/// Returns AURC's engines for nodes that share memory: they map runs of at least the given length, and with
+/// `one_sided` they read each other's frames of other pages. If homes of these move by this policy, they move
+/// soon.
 pub fn mapping_aurc(
     run_bytes_min: u64,
     one_sided: bool,
@@ -89,17 +92,18 @@ pub fn mapping_aurc(
     }
 }
 
-/// The protocol of that name.
+/// Returns the protocol of that name.
 ///
 /// # Errors
-/// A sentence that says which names there are.
+/// A sentence with the valid names.
 pub fn by_name(name: &str) -> Result<Protocol, String> {
     let names = Protocol::names();
     Protocol::named(name).ok_or_else(|| format!("expected the name of a protocol, {names}, got '{name}'"))
 }
 
 impl Promise {
-    /// What is wrong with what threads saw, if anything is. Of racy programs only what they are promised is judged.
+    /// Returns what is wrong with what threads saw, if anything. Racy programs are checked only for what they
+    /// are promised.
     pub fn convicts(self, execution: &Execution) -> Option<String> {
         if self == Promise::Sequential
             && let Sequential::No { explanation } = sequential::judge(execution)

@@ -1,7 +1,8 @@
-//! What the judges read: the records of all nodes, and in them the history of each thread.
+//! The input of the checkers: the records of all nodes, and in them the history of each thread.
 //!
-//! A [`Run`] is what a trace holds, of a simulated cluster or of real nodes; both speak [`hiroba_trace::Event`]. An [`Execution`] is the
-//! part of it that says what the program's threads saw of memory: their accesses, and what orders them.
+//! A [`Run`] is the content of a trace, of a simulated cluster or of real nodes; both consist of
+//! [`hiroba_trace::Event`]s. An [`Execution`] is the part of it that describes what the program's threads saw
+//! of memory: their accesses, and what orders them.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use crate::program::Address;
 /// The records of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Run {
-    /// By node, each in the order in which the node wrote them.
+    /// By node, in the order in which the node wrote them.
     pub nodes: Vec<NodeRecords>,
 }
 
@@ -23,27 +24,27 @@ pub struct Run {
 pub struct NodeRecords {
     /// In the order in which they were written.
     pub records: Vec<Record>,
-    /// The node's last record is missing, and perhaps more: it was killed, or its disk was full.
+    /// Whether the node's last record is missing, and perhaps more: it was killed, or its disk was full.
     pub cut_off: bool,
 }
 
 impl Run {
-    /// How many records there are.
+    /// Returns the number of records.
     pub fn len(&self) -> usize {
         self.nodes.iter().map(|node| node.records.len()).sum()
     }
 
-    /// Whether there is no record.
+    /// Returns true if there are no records.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether some node's records break off.
+    /// Returns true if some node's records break off.
     pub fn is_cut_off(&self) -> bool {
         self.nodes.iter().any(|node| node.cut_off)
     }
 
-    /// The nodes' ids.
+    /// Returns the nodes' ids.
     pub fn ids(&self) -> impl Iterator<Item = NodeId> + use<> {
         NodeId::all(self.nodes.len() as u16)
     }
@@ -52,7 +53,7 @@ impl Run {
 /// What one thread did, in program order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
-    /// Where it ran.
+    /// The node that it ran on.
     pub node: NodeId,
     /// Its number there.
     pub thread: ThreadNumber,
@@ -60,7 +61,7 @@ pub struct History {
     pub events: Vec<Event>,
 }
 
-/// What the threads of a run did. Memory begins all zero.
+/// What the threads of a run did. Memory is zero at the beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Execution {
     /// By node and thread number.
@@ -76,7 +77,7 @@ pub struct Position {
     pub index: usize,
 }
 
-/// Whether the event is an access, or orders accesses.
+/// Returns true if the event is an access, or orders accesses.
 pub(crate) fn concerns_memory(event: &Event) -> bool {
     is_access(event)
         || matches!(
@@ -89,14 +90,15 @@ pub(crate) fn concerns_memory(event: &Event) -> bool {
         )
 }
 
-/// Whether the event reads or writes memory.
+/// Returns true if the event reads or writes memory.
 pub fn is_access(event: &Event) -> bool {
     matches!(event, Event::Load { .. } | Event::Store { .. } | Event::Atomic { .. })
 }
 
 impl Execution {
-    /// The histories in a run. What took effect for a whole node (a publication that its runtime received) counts for each of its threads
-    /// from the next record on that is not an access: an access may have been written down later than it was made.
+    /// Returns the histories in a run. An event that took effect for a whole node (a publication that its
+    /// runtime received) counts for each of its threads from the next record on that is not an access, since
+    /// an access may have been recorded later than it was made.
     pub fn of(run: &Run) -> Execution {
         let mut threads = Vec::new();
         for (node, records) in run.ids().zip(&run.nodes) {
@@ -105,25 +107,25 @@ impl Execution {
         Execution { threads }
     }
 
-    /// How many accesses there are.
+    /// Returns the number of accesses.
     pub fn accesses(&self) -> usize {
         let events = self.threads.iter().flat_map(|history| &history.events);
         events.filter(|event| is_access(event)).count()
     }
 
-    /// Every event, thread by thread.
+    /// Returns every event, thread by thread.
     pub fn events(&self) -> impl Iterator<Item = (Position, &Event)> {
         self.threads.iter().enumerate().flat_map(|(thread, history)| {
             history.events.iter().enumerate().map(move |(index, event)| (Position { thread, index }, event))
         })
     }
 
-    /// An event.
+    /// Returns an event.
     pub fn event(&self, position: Position) -> &Event {
         &self.threads[position.thread].events[position.index]
     }
 
-    /// Where an event is, in words.
+    /// Describes where an event is.
     pub fn place(&self, position: Position) -> String {
         let history = &self.threads[position.thread];
         format!("node {} thread {} event {}", history.node, history.thread.0, position.index)
@@ -150,7 +152,7 @@ fn histories(node: NodeId, records: &[Record]) -> impl Iterator<Item = History> 
     threads.into_iter().map(move |(thread, (events, _))| History { node, thread, events })
 }
 
-/// An event in words.
+/// Formats an event in words.
 pub struct Described<'a>(pub &'a Event);
 
 impl fmt::Display for Described<'_> {

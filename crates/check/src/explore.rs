@@ -1,9 +1,12 @@
-//! Every interleaving of a small program: the situations that a cluster can come into, one choice after the other.
+//! Explores every interleaving of a small program: all situations that a cluster can reach, one choice after
+//! another.
 //!
-//! A [`Situation`] knows the choices that lead to it, not the cluster: engines need not be copied, and a cluster is made anew from its
-//! choices, since nothing in it is drawn. Two situations are one if their digests are: the state of every engine, memory and thread, the
-//! messages under way, and what each thread has seen of memory, because by that the end is judged. A model checker asks for [`Exploration::start`]
-//! and for what comes [`after`](Exploration::after), and holds every situation against [`Situation::wrong`].
+//! A [`Situation`] contains the choices that lead to it, not the cluster: engines need not be copied, and a
+//! cluster is rebuilt from its choices, since nothing in it is drawn. Two situations are equal if their
+//! digests are. The digest covers the state of every engine, memory and thread, the messages in flight, and
+//! what each thread has seen of memory, since the end is judged by that. A model checker asks for
+//! [`Exploration::start`] and for the situations [`after`](Exploration::after) it, and checks every
+//! [`Situation::wrong`].
 
 use core::cell::RefCell;
 use core::fmt::Write as _;
@@ -26,7 +29,7 @@ mod scenarios;
 
 pub use self::scenarios::{Scenario, larger_scenarios, scenarios};
 
-/// A program without loops takes fewer steps.
+/// A program without loops takes fewer steps than this.
 const STEPS_MAX: u64 = 10_000;
 
 /// Plants a bug.
@@ -34,20 +37,20 @@ pub type Plant = Arc<dyn Fn() -> Box<dyn Mutation> + Send + Sync>;
 
 /// A program under a protocol.
 pub struct Exploration {
-    /// The program and what is to be observed. It must end whatever the schedule: no waiting in loops.
+    /// The program and the observed registers. It must end under every schedule: it must not wait in loops.
     pub scenario: Scenario,
     /// The protocol.
     pub protocol: Protocol,
-    /// How nodes find out what is written.
+    /// How nodes detect what is written.
     pub tracking: WriteTracking,
-    /// A planted bug. What it remembers is no part of a situation, so not every situation is found with it.
+    /// A planted bug. Its own memory is not part of a situation, so not every situation is found with it.
     pub plant: Plant,
-    /// Data races are looked for.
+    /// Set to look for data races.
     races: Option<LookedFor>,
     outcomes: Mutex<BTreeSet<Vec<u64>>>,
 }
 
-/// What a look for data races must come to.
+/// The expected result of looking for data races.
 struct LookedFor {
     found: Vec<FoundRace>,
     bug: RaceBug,
@@ -60,16 +63,16 @@ struct Step {
     choice: Choice,
 }
 
-/// What a cluster can come into.
+/// A situation that a cluster can reach.
 #[derive(Clone, Debug)]
 pub struct Situation {
     digest: u64,
-    /// Of each node, between steps.
+    /// The digest of each node, between steps.
     nodes: Arc<[u64]>,
     last: Option<Arc<Step>>,
-    /// What may happen next.
+    /// The choices for what happens next.
     pub choices: Vec<Choice>,
-    /// What is wrong: nothing comes after it.
+    /// What is wrong; nothing follows such a situation.
     pub wrong: Option<Arc<str>>,
 }
 
@@ -86,7 +89,7 @@ impl Hash for Situation {
 }
 
 impl Situation {
-    /// The choices that lead here, from the first to the last.
+    /// Returns the choices that lead here, in order.
     pub fn path(&self) -> Vec<Choice> {
         let steps = std::iter::successors(self.last.as_ref(), |step| step.before.as_ref());
         let mut path: Vec<Choice> = steps.map(|step| step.choice).collect();
@@ -100,11 +103,12 @@ fn is_within(choice: &Choice) -> bool {
 }
 
 thread_local! {
-    /// The cluster in the situation that was come into last: what comes after it need not be made from the beginning.
+    /// The cluster in the situation that was reached last, so that its successors need not be built from the
+    /// beginning.
     static LATEST: RefCell<Option<(Arc<Step>, Cluster<Consistency>)>> = const { RefCell::new(None) };
 }
 
-/// How a step has left the cluster.
+/// The state in which a step has left the cluster.
 enum Left {
     Between,
     Within(Vec<Choice>),
@@ -112,30 +116,30 @@ enum Left {
 }
 
 impl Exploration {
-    /// The scenario on engines without a bug.
+    /// Returns the exploration of a scenario on engines without a bug.
     pub fn new(scenario: Scenario, protocol: Protocol, tracking: WriteTracking) -> Exploration {
         let plant: Plant = Arc::new(|| Box::new(Faithful));
         Exploration { scenario, protocol, tracking, plant, races: None, outcomes: Mutex::default() }
     }
 
-    /// The same under home-based lazy release consistency that looks for data races, with a bug of its host's perhaps. At each end the
-    /// homes must have found just these.
+    /// Does the same under home-based lazy release consistency that looks for data races, perhaps with a bug
+    /// in its host. At each end the homes must have found exactly these races.
     pub fn looking_for_races(scenario: Scenario, found: Vec<FoundRace>, bug: RaceBug) -> Exploration {
         let exploration = Exploration::new(scenario, Protocol::Hlrc, WriteTracking::Fault);
         Exploration { races: Some(LookedFor { found, bug }), ..exploration }
     }
 
-    /// The same with a planted bug.
+    /// Returns the same exploration with a planted bug.
     pub fn with_bug(self, plant: Plant) -> Exploration {
         Exploration { plant, ..self }
     }
 
-    /// What was observed at the ends that have been come to.
+    /// Returns what was observed at the ends that were reached.
     pub fn outcomes(&self) -> BTreeSet<Vec<u64>> {
         self.outcomes.lock().expect("nobody panics with it").clone()
     }
 
-    /// Before the first step.
+    /// Returns the situation before the first step.
     pub fn start(&self) -> Situation {
         let cluster = self.cluster(Box::new(Faithful));
         let nodes: Arc<[u64]> =
@@ -144,20 +148,20 @@ impl Exploration {
         Situation { digest, nodes, last: None, choices: cluster.choices(), wrong: None }
     }
 
-    /// After one more choice.
+    /// Returns the situation after one more choice.
     pub fn after(&self, situation: &Situation, choice: Choice) -> Situation {
         let last = Some(Arc::new(Step { before: situation.last.clone(), choice }));
         let made = catch_unwind(AssertUnwindSafe(|| self.make(situation, choice)));
         match made {
             Ok((cluster, Left::Between)) => self.between(situation, cluster, last),
-            // In the midst of a step nothing is settled; what has been chosen since its beginning tells it.
+            // Within a step no state is stable; the choices since its beginning identify it.
             Ok((_, Left::Within(choices))) => unsettled(situation, choice, last, choices, None),
             Ok((_, Left::Wrong(wrong))) => unsettled(situation, choice, last, Vec::new(), Some(wrong)),
             Err(payload) => unsettled(situation, choice, last, Vec::new(), Some(panicked(payload.as_ref()))),
         }
     }
 
-    /// The way into a situation, step by step, with what the nodes said and did.
+    /// Describes the way to a situation, step by step, with the messages and actions of the nodes.
     pub fn tell(&self, path: &[Choice]) -> String {
         let narration = Narration::default();
         let mut cluster = self.cluster((self.plant)());
@@ -197,7 +201,7 @@ impl Exploration {
         cluster
     }
 
-    /// The cluster after one more choice, from the latest one or from the beginning.
+    /// Builds the cluster after one more choice, from the latest one or from the beginning.
     fn make(&self, situation: &Situation, choice: Choice) -> (Cluster<Consistency>, Left) {
         let latest = LATEST.with_borrow_mut(Option::take);
         if let (Some((step, cluster)), Some(last)) = (latest, &situation.last)
@@ -214,7 +218,7 @@ impl Exploration {
         for step in steps(path) {
             match cluster.choose(step[0], &step[1..]) {
                 Ok(None) => {}
-                // Only at the end of the path: what follows in it has been chosen from this.
+                // This occurs only at the end of the path, since the choices before it were made from this.
                 Ok(Some(open)) => return (cluster, Left::Within(open)),
                 Err(failure) => return (cluster, Left::Wrong(failure.to_string())),
             }
@@ -222,7 +226,7 @@ impl Exploration {
         (cluster, Left::Between)
     }
 
-    /// The situation of a cluster between two steps.
+    /// Returns the situation of a cluster between two steps.
     fn between(
         &self,
         before: &Situation,
@@ -270,7 +274,8 @@ impl Exploration {
         promise_of(self.protocol).convicts(&cluster.execution())
     }
 
-    /// Under sequential consistency whoever may write a page is the only one who may read it.
+    /// Reports a violation of sequential consistency: a node that may write a page must be the only one that
+    /// may read it.
     fn two_masters(&self, cluster: &Cluster<Consistency>) -> Option<String> {
         let nodes = || NodeId::all(self.program().nodes);
         for granule in (0..self.program().region_granules()).map(PageId) {
@@ -281,7 +286,7 @@ impl Exploration {
                 let failure = Failure::Host {
                     node: writer,
                     sentence: format!(
-                        "expected nobody else to have access to {granule}, which may be written here, got node {other}"
+                        "expected no other node to have access to {granule}, which may be written here, got node {other}"
                     ),
                 };
                 return Some(failure.to_string());
@@ -291,7 +296,7 @@ impl Exploration {
     }
 }
 
-/// A path cut into steps: each choice between steps with those within the step.
+/// Cuts a path into steps: each choice between steps with those within the step.
 fn steps(path: &[Choice]) -> impl Iterator<Item = &[Choice]> {
     path.chunk_by(|_, next| is_within(next))
 }
@@ -302,7 +307,7 @@ fn digest(nodes: &[u64], between: u64) -> u64 {
     hasher.finish()
 }
 
-/// A situation in the midst of a step, or after one that went wrong.
+/// Returns a situation within a step, or after one that went wrong.
 fn unsettled(
     before: &Situation,
     choice: Choice,
@@ -329,7 +334,7 @@ mod tests {
     use super::*;
     use crate::engines::trackings_of;
 
-    /// Walks at random, and makes every situation twice: from the one before it, and from the beginning.
+    /// Walks at random, and builds every situation twice: from the one before it, and from the beginning.
     #[test]
     fn a_situation_is_the_same_however_it_is_made() {
         let random = &mut seeded(7);

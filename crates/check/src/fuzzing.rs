@@ -1,7 +1,9 @@
-//! What is done with bytes that strangers may have made: the targets of fuzzing.
+//! Targets for fuzzing: code that handles bytes which strangers may have made.
 //!
-//! Each takes any bytes and must neither panic nor hang, nor take memory beyond a bound; what decodes must mean the same when it is encoded
-//! and decoded again. `fuzz/` lets libFuzzer call them; `tests/all/fuzz_corpus.rs` calls them with the corpus and seeded mutations of it.
+//! Each target takes any bytes and must neither panic nor hang, nor take memory beyond a bound; a value that
+//! decodes must stay the same when it is encoded and decoded again. libFuzzer calls the targets from `fuzz/`;
+//! `tests/all/fuzz_corpus.rs` calls them with the corpus and seeded mutations of it.
+//! `tests/all/fuzz_corpus.rs` calls them with the corpus and seeded mutations of it.
 
 use core::fmt::Debug;
 
@@ -16,7 +18,7 @@ use hiroba_wire::{Limits, Message};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A target: its name, which is that of its corpus, and what is done.
+/// A target: its name, which is that of its corpus, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
@@ -29,7 +31,7 @@ pub const TARGETS: [Target; 6] = [
     ("ports", hiroba_ports::fuzzing::packet),
 ];
 
-/// A message of another node.
+/// Decodes a message of another node.
 pub fn message(bytes: &[u8]) {
     for (nodes, region_granules) in [(2, 16), (64, 1 << 32)] {
         let limits = Limits { nodes, region_granules, granule_bytes: 4096 };
@@ -51,7 +53,7 @@ fn same_again<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8])
     }
 }
 
-/// A message between launcher, agents and nodes.
+/// Decodes a message between launcher, agents and nodes.
 pub fn control(bytes: &[u8]) {
     same_again::<ToNode>(bytes);
     same_again::<ToLauncher>(bytes);
@@ -62,7 +64,8 @@ pub fn control(bytes: &[u8]) {
     }
 }
 
-/// A datagram whose seal has been opened. The link that takes it has sent something, so that acknowledgements mean something.
+/// Takes a decrypted datagram. The receiving link has sent something, so that acknowledgements refer to
+/// something.
 pub fn link(bytes: &[u8]) {
     if let Ok((header, payload)) = Header::parse(bytes)
         && header.data
@@ -84,7 +87,7 @@ pub fn link(bytes: &[u8]) {
     }
 }
 
-/// A diff that is to be applied to a page. The first byte chooses the page's length.
+/// Applies a diff to a page. The first byte chooses the page's length.
 pub fn diff_runs(bytes: &[u8]) {
     let Some((length, runs)) = bytes.split_first() else { return };
     let page_bytes = 4096usize << (length % 10);
@@ -100,7 +103,7 @@ pub fn diff_runs(bytes: &[u8]) {
     }
 }
 
-/// A node's trace.
+/// Reads a node's trace.
 pub fn trace(bytes: &[u8]) {
     let Ok(mut reader) = TraceReader::new(bytes) else { return };
     let failed = reader.by_ref().any(|record| record.is_err());

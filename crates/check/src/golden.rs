@@ -1,4 +1,4 @@
-//! A run in a fixed order, told line by line: to be read beside the figure of a paper, and kept as it is.
+//! Prints a run in a fixed order line by line, to be read beside the figure of a paper and kept unchanged.
 
 use core::fmt::Write as _;
 
@@ -13,22 +13,24 @@ use crate::program::Program;
 /// What happens next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// The thread comes to its next instruction, and all that follows happens before anything else.
+    /// The thread executes its next instruction, and everything that follows happens before anything else.
     Whole(usize),
-    /// The thread comes to its next instruction; the messages that it sends are on their way.
+    /// The thread begins its next instruction; the messages that it sends are in flight.
     Begins(usize),
     /// A message of this sender arrives at this receiver.
     Arrives(u16, u16),
-    /// The node's host has nothing to do for a moment, and all that follows happens before anything else.
+    /// The node's host has nothing to do for a moment, and everything that follows happens before anything
+    /// else.
     Lull(u16),
-    /// All that is on its way happens.
+    /// Everything in flight happens.
     Rest,
 }
 
-/// Runs a program in this order and tells what the threads do, and below each of their instructions one line for each message and effect.
+/// Runs a program in this order and prints what the threads do, and below each of their instructions one line
+/// for each message and effect.
 ///
 /// # Errors
-/// A run that goes wrong, or that has not ended when the turns have.
+/// A run that goes wrong, or that has not ended after the last turn.
 pub fn trace(
     protocol: Protocol,
     tracking: WriteTracking,
@@ -73,7 +75,7 @@ pub fn trace(
 struct Telling {
     cluster: Cluster<Consistency>,
     narration: Narration,
-    /// Threads that have come to an instruction, and its place in their scripts.
+    /// Threads that have begun an instruction, and its place in their scripts.
     begun: Vec<(usize, usize)>,
     told: String,
 }
@@ -85,7 +87,7 @@ impl Telling {
         self.choose(Choice::Thread(thread))
     }
 
-    /// Messages arrive, then threads try again what they have faulted on, then pages have been held long enough.
+    /// Delivers messages, then lets threads retry what they have faulted on, then ends the holds of pages.
     fn settle(&mut self) -> Result<(), Failure> {
         loop {
             let choices = self.cluster.choices();

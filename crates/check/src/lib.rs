@@ -1,17 +1,23 @@
-//! The oracle: litmus programs, a seeded cluster simulator, an axiomatic checker, and mutants that prove it awake.
+//! Checks protocols and runs: litmus programs, a seeded cluster simulator, an axiomatic checker, and mutants,
+//! which are planted bugs that the checkers must catch.
 //!
-//! * [`program`] is the language of litmus programs, [`litmus`] the catalogue, [`random_program`] a generator of
-//!   data-race-free programs with much false sharing.
-//! * [`cluster`] runs a program on real engines over simulated memories and a [`network`], with either way of tracking
-//!   writes, several threads a node and pages of several sizes; one seed reproduces a run.
-//! * [`execution`] is what the judges read: [`axioms`] judges accesses byte by byte, [`sequential`] holds them against sequential
-//!   consistency, [`page_axioms`] judges what nodes did to pages. [`reading`] reads traces of real runs.
-//! * [`engines`] says what each protocol promises. [`explore`] goes through every interleaving of small programs, [`golden`] tells runs in a fixed
-//!   order in the words of [`narration`], [`scale`] counts what clusters of many nodes say.
+//! * [`program`] is the language of litmus programs, [`litmus`] the catalogue, [`random_program`] a generator
+//!   of data-race-free programs with much false sharing.
+//! * [`cluster`] runs a program on real engines over simulated memories and a [`network`], with either way of
+//!   tracking writes, several threads per node and pages of several sizes; one seed reproduces a run.
+//! * [`execution`] is the input of the checkers: [`axioms`] checks accesses byte by byte, [`sequential`]
+//!   checks sequential consistency, [`page_axioms`] checks what nodes did to pages. [`reading`] reads traces
+//!   of real runs.
+//! * [`engines`] states what each protocol promises. [`explore`] covers every interleaving of small programs,
+//!   [`golden`] prints runs in a fixed order in the words of [`narration`], [`scale`] counts the messages of
+//!   clusters of many nodes.
 //! * [`swarm`] chooses program and conditions by one seed, [`shrink`] makes a failing case small.
-//! * [`mutant`] holds planted bugs, each of which the suite must notice; [`fuzzing`] what is done with strangers' bytes.
+//! * [`mutant`] contains planted bugs, each of which the suite must catch; [`fuzzing`] the targets that
+//!   decode strangers' bytes.
+//!   strangers' bytes.
 //!
-//! Many seeds, or one again: `cargo run --release -p hiroba-check --example swarm -- 0..100000` and `… -- SEED`. See `docs/CHECKER.md`.
+//! Run many seeds, or one again: `cargo run --release -p hiroba-check --example swarm -- 0..100000` and `… --
+//! SEED`. See `docs/CHECKER.md`.
 
 #![forbid(unsafe_code)]
 

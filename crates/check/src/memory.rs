@@ -1,9 +1,11 @@
-//! One node's simulated memory: frames, twins, access and noted writes, as the effects of an engine change them.
+//! One node's simulated memory: frames, twins, access and recorded writes, as the effects of an engine change
+//! them.
 //!
-//! The memory is strict where a real one would corrupt data in silence: a twin made over a twin, a diff without
-//! one, a twin dropped that differs from its page, a page installed over unsent writes without a merge are
-//! reported. It is as forgetful as a real one too: a page whose access changes, or that is watched again, is not
-//! remembered to have been written.
+//! The memory is strict where a real one would silently corrupt data. It reports a twin made over a twin, a
+//! diff without one, a twin dropped that differs from its page, and a page installed over unsent writes
+//! without a merge. It also forgets as a real one does: a page whose access changes, or that is watched
+//! again, is no longer known to have been written.
+//! again, is not remembered to have been written.
 
 use core::hash::{Hash, Hasher};
 use std::collections::BTreeMap;
@@ -16,7 +18,7 @@ use thiserror::Error;
 
 use crate::program::{Address, GRANULE_BYTES, Width};
 
-/// An effect that does not fit the state of the memory: a fault of the engine.
+/// An effect that does not fit the state of the memory: an error of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MemoryError {
     /// A twin was made over a twin.
@@ -25,7 +27,7 @@ pub enum MemoryError {
     /// A diff or a merge without a twin.
     #[error("expected a page with a twin, got {0} without one")]
     NoTwin(PageId),
-    /// A twin of another length than the page that comes in.
+    /// A twin whose length differs from that of the incoming page.
     #[error("expected new content as long as the twin of {page}, got {page_bytes} bytes for {twin_bytes}")]
     OtherLength {
         /// The page.
@@ -49,10 +51,10 @@ pub enum MemoryError {
     /// An effect of the other way of tracking writes.
     #[error("expected effects of {1:?} write tracking, got one of the other for {0}")]
     OtherTracking(PageId, WriteTracking),
-    /// A copy, or part of one, of a page that is mapped onto its home's frame.
+    /// A copy, or a part of one, of a page that is mapped onto its home's frame.
     #[error("expected no effect of a copy on {0}, which is mapped onto its home's frame, got one")]
     Mapped(PageId),
-    /// A page is mapped that is in use.
+    /// A page that is in use is mapped.
     #[error("expected {0} untouched when it is mapped onto its home's frame, got access to it")]
     MappedInUse(PageId),
     /// A page that is in use, or has unsent writes, loses its frame.
@@ -76,31 +78,31 @@ pub enum Merge {
     Overwrite,
 }
 
-/// What becomes of a twin when its diff has been made.
+/// What happens to a twin when its diff has been made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TwinAfter {
     /// It is dropped.
     Dropped,
     /// The diff is applied to it.
     WithDiff,
-    /// A planted bug: it becomes a copy of the page as it is by now.
+    /// A planted bug: it becomes a copy of the present page.
     Page,
-    /// A planted bug: it stays as it was.
+    /// A planted bug: it stays unchanged.
     Unchanged,
 }
 
 #[derive(Clone, Copy, Debug, Default, Hash)]
 struct Granule {
     access: Access,
-    /// Somebody has written it.
+    /// Whether it has been written.
     populated: bool,
     watched: bool,
     written: bool,
-    /// It was watched and not written when its access was taken, and has not been given since.
+    /// Whether it was watched and not written when its access was taken, and has not been given since.
     unwritten: bool,
-    /// Stores to it are to fault although others' are noted.
+    /// Whether stores to it must fault although others are recorded.
     stores_fault: bool,
-    /// It is mapped onto its home's frame.
+    /// Whether it is mapped onto its home's frame.
     mapped: bool,
 }
 
@@ -137,7 +139,7 @@ fn pages_of(page: PageId, page_bytes: usize) -> PageRange {
 }
 
 impl SimulatedMemory {
-    /// The memory of a region of `granules` granules.
+    /// Makes the memory of a region of `granules` granules.
     pub fn new(granules: u64, tracking: WriteTracking) -> SimulatedMemory {
         SimulatedMemory {
             tracking,
@@ -147,7 +149,7 @@ impl SimulatedMemory {
         }
     }
 
-    /// The first stores to these pages fault, whatever is done about the others'.
+    /// Makes the first stores to these pages fault, whatever applies to the others.
     pub fn let_stores_fault(&mut self, pages: PageRange) -> Result<(), MemoryError> {
         self.change(pages, |granule| granule.stores_fault = true)
     }
@@ -158,7 +160,7 @@ impl SimulatedMemory {
         if stores_fault { WriteTracking::Fault } else { self.tracking }
     }
 
-    /// Carries out `Effect::MapHome`, but for where loads and stores go.
+    /// Carries out `Effect::MapHome`, except for the redirection of loads and stores.
     pub fn map(&mut self, pages: PageRange) -> Result<(), MemoryError> {
         if pages.iter().any(|granule| self.access(granule) > Access::None) {
             return Err(MemoryError::MappedInUse(pages.first));
@@ -166,7 +168,7 @@ impl SimulatedMemory {
         self.change(pages, |granule| (granule.access, granule.mapped) = (Access::Write, true))
     }
 
-    /// Fails where one of the granules is mapped onto its home's frame: there are no copies of it.
+    /// Fails if one of the granules is mapped onto its home's frame, so that there are no copies of it.
     fn only_copies(&self, pages: PageRange) -> Result<(), MemoryError> {
         let range = pages.first.0 as usize..pages.end().0 as usize;
         let granules = self.granules.get(range).unwrap_or_default();
@@ -176,12 +178,12 @@ impl SimulatedMemory {
         Ok(())
     }
 
-    /// What loads and stores may do without a fault.
+    /// Returns what loads and stores may do without a fault.
     pub fn access(&self, granule: PageId) -> Access {
         self.granules.get(granule.0 as usize).map_or(Access::None, |granule| granule.access)
     }
 
-    /// Carries out `Effect::Protect`. What was watched is not watched any more.
+    /// Carries out `Effect::Protect`. Watched pages are no longer watched.
     pub fn protect(&mut self, pages: PageRange, access: Access) -> Result<(), MemoryError> {
         if access == Access::Read && self.tracking_of(pages) == WriteTracking::Async {
             return Err(MemoryError::OtherTracking(pages.first, self.tracking));
@@ -197,12 +199,12 @@ impl SimulatedMemory {
         })
     }
 
-    /// Whether a granule was watched and not written when its access was taken.
+    /// Returns true if a granule was watched and not written when its access was taken.
     pub fn was_unwritten(&self, granule: PageId) -> bool {
         self.granules[granule.0 as usize].unwritten
     }
 
-    /// Carries out `Effect::Watch`: writes are noted from now on, and not what was noted before.
+    /// Carries out `Effect::Watch`: writes are recorded from now on, and earlier records are dropped.
     pub fn watch(&mut self, pages: PageRange) -> Result<(), MemoryError> {
         self.only_async(pages)?;
         self.only_copies(pages)?;
@@ -221,18 +223,30 @@ impl SimulatedMemory {
     /// Carries out `Effect::GiveUp`.
     pub fn give_up(&mut self, pages: PageRange) -> Result<(), MemoryError> {
         self.only_copies(pages)?;
-        let is_in_use =
-            |granule: PageId| self.access(granule) > Access::None || self.twins.contains_key(&granule);
-        if let Some(granule) = pages.iter().find(|granule| is_in_use(*granule)) {
-            return Err(MemoryError::GivenUpInUse(granule));
-        }
+        self.not_in_use(pages)?;
         self.change(pages, |granule| granule.populated = false)?;
         let bytes = pages.count as usize * GRANULE_BYTES as usize;
         self.bytes[bytes_of(pages.first, bytes)].fill(0);
         Ok(())
     }
 
-    /// Carries out the first half of `Effect::CollectWritten`: the granules to look at.
+    /// Carries out `Effect::PageOut`. Where the content is stored does not matter as long as the frame is not
+    /// read.
+    pub fn page_out(&self, pages: PageRange) -> Result<(), MemoryError> {
+        self.only_copies(pages)?;
+        self.not_in_use(pages)
+    }
+
+    fn not_in_use(&self, pages: PageRange) -> Result<(), MemoryError> {
+        let is_in_use =
+            |granule: PageId| self.access(granule) > Access::None || self.twins.contains_key(&granule);
+        pages
+            .iter()
+            .find(|granule| is_in_use(*granule))
+            .map_or(Ok(()), |at| Err(MemoryError::GivenUpInUse(at)))
+    }
+
+    /// Carries out the first half of `Effect::CollectWritten`: returns the granules to examine.
     pub fn watched(&self) -> Result<Vec<PageId>, MemoryError> {
         if self.tracking == WriteTracking::Fault {
             return Err(MemoryError::OtherTracking(PageId(0), self.tracking));
@@ -241,12 +255,12 @@ impl SimulatedMemory {
         Ok(granules.map(|(number, _)| PageId(number as u64)).collect())
     }
 
-    /// Whether a granule is noted as written.
+    /// Returns true if a granule is recorded as written.
     pub fn is_written(&self, granule: PageId) -> bool {
         self.granules[granule.0 as usize].written
     }
 
-    /// Begins to note writes to a granule anew.
+    /// Restarts recording writes to a granule.
     pub fn clear_written(&mut self, granule: PageId) {
         self.granules[granule.0 as usize].written = false;
     }
@@ -265,24 +279,24 @@ impl SimulatedMemory {
         Ok(())
     }
 
-    /// The bytes of a page; `None` when it was never written.
+    /// Returns the bytes of a page; `None` if it was never written.
     pub fn content(&self, page: PageId, page_bytes: usize) -> Option<&[u8]> {
         let populated = self.granules[granules_of(page, page_bytes)].iter().any(|granule| granule.populated);
         populated.then(|| self.page(page, page_bytes))
     }
 
-    /// A page's bytes and its twin's, if it has one.
+    /// Returns a page's bytes and its twin's, if it has one.
     pub fn with_twin(&self, page: PageId) -> Result<(&[u8], &[u8]), MemoryError> {
         let twin = self.twins.get(&page).ok_or(MemoryError::NoTwin(page))?;
         Ok((self.page(page, twin.len()), twin))
     }
 
-    /// How many twins there are.
+    /// Returns the number of twins.
     pub fn twins(&self) -> usize {
         self.twins.len()
     }
 
-    /// The bytes of a page; zeros when it was never written.
+    /// Returns the bytes of a page; zeros if it was never written.
     pub fn page(&self, page: PageId, page_bytes: usize) -> &[u8] {
         &self.bytes[bytes_of(page, page_bytes)]
     }
@@ -292,7 +306,7 @@ impl SimulatedMemory {
         &mut self.bytes[bytes_of(page, page_bytes)]
     }
 
-    /// A load.
+    /// Loads a value.
     pub fn load(&self, at: Address, width: Width) -> u64 {
         let mut bytes = [0; 8];
         let length = width.bytes() as usize;
@@ -300,14 +314,14 @@ impl SimulatedMemory {
         u64::from_le_bytes(bytes)
     }
 
-    /// A store by the program.
+    /// Stores a value for the program.
     pub fn store(&mut self, at: Address, width: Width, value: u64) {
         let granule = &mut self.granules[at.granule.0 as usize];
         granule.written |= granule.watched;
         self.write(at, &value.to_le_bytes()[..width.bytes() as usize]);
     }
 
-    /// A store by the runtime, which nobody notes.
+    /// Stores for the runtime, which is not recorded.
     fn write(&mut self, at: Address, bytes: &[u8]) {
         let end = at.offset as usize + bytes.len();
         self.granules[granules_of(at.granule, end)].iter_mut().for_each(|granule| granule.populated = true);
@@ -357,7 +371,7 @@ impl SimulatedMemory {
         Ok(())
     }
 
-    /// Carries out `Effect::Apply`; the twin is left alone only by a planted bug.
+    /// Carries out `Effect::Apply`; only a planted bug omits the twin.
     pub fn apply(&mut self, page: PageId, runs: &[u8], also_twin: bool) -> Result<(), MemoryError> {
         self.only_copies(PageRange::single(page))?;
         let longest = self.bytes.len() - bytes_of(page, 0).start;
@@ -373,7 +387,7 @@ impl SimulatedMemory {
         Ok(())
     }
 
-    /// Carries out `Effect::Install`; whether the page differed from its twin before, if it has one.
+    /// Carries out `Effect::Install`. Returns whether the page differed from its twin before, if it has one.
     pub fn install(
         &mut self,
         pages: PageRange,
@@ -417,7 +431,7 @@ impl SimulatedMemory {
         Ok(dirty)
     }
 
-    /// Carries out `Effect::Patch`; the twin is left alone only by a planted bug.
+    /// Carries out `Effect::Patch`; only a planted bug omits the twin.
     pub fn patch(&mut self, page: PageId, offset: u32, value: u64, also_twin: bool) {
         self.write(Address::in_page(page, offset), &value.to_le_bytes());
         if also_twin {

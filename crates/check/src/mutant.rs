@@ -1,5 +1,5 @@
-//! Planted bugs. A checker that has never failed proves nothing: each mutant breaks one duty of the protocol, of its
-//! host or of its messages, without touching the engine, and the suite must notice.
+//! Mutants: planted bugs that test the checkers. Each mutant breaks one duty of the protocol, of its host or
+//! of its messages, without changing the engine, and the suite must catch it.
 
 use hiroba_base::{NodeId, PageId, PageSet};
 use hiroba_protocol::Effect;
@@ -17,124 +17,127 @@ pub mod leaving;
 pub mod lrc;
 pub mod mapping;
 pub mod moves;
+pub mod order;
 pub mod sc;
 pub mod supplies;
 mod wrongs;
 
 pub use self::hlrc::Mutant;
 
-/// Where a mutant may meddle. Every method's default is the right thing.
+/// The points where a mutant may interfere. The default of every method is correct.
 pub trait Mutation {
-    /// How many threads a node's team has.
+    /// Returns how many threads a node's team has.
     fn on_team(&mut self, threads: u32) -> u32 {
         threads
     }
 
-    /// An effect is about to be carried out: what is really done.
+    /// Replaces an effect that is about to be carried out.
     fn on_effect(&mut self, _node: NodeId, effect: Effect) -> Vec<Effect> {
         vec![effect]
     }
 
-    /// The host has found out which granules were written.
+    /// Changes the set of written granules that the host has found.
     fn on_collect(&mut self, granules: PageSet) -> PageSet {
         granules
     }
 
-    /// The host looks whether a granule was unwritten when it lost its access.
+    /// Changes the host's answer whether a granule was unwritten when it lost its access.
     fn on_unwritten(&mut self, was_unwritten: bool) -> bool {
         was_unwritten
     }
 
-    /// The host has found out in a lull which granules were written.
+    /// Changes the set of written granules that the host has found in a lull.
     fn on_collect_in_lull(&mut self, granules: PageSet) -> PageSet {
         granules
     }
 
-    /// Whether the host begins to note anew only after it has looked at all granules.
+    /// Returns true if the host restarts recording only after it has examined all granules.
     fn clears_late(&mut self) -> bool {
         false
     }
 
-    /// A twin was made.
+    /// Changes a twin that was made.
     fn on_twin(&mut self, _node: NodeId, _page: PageId, _twin: &mut Vec<u8>) {}
 
-    /// A diff was made.
+    /// Changes a diff that was made.
     fn on_diff(&mut self, _frame: &[u8], _twin: &[u8], runs: Vec<u8>) -> Vec<u8> {
         runs
     }
 
-    /// A diff was made: what becomes of the twin.
+    /// Changes what happens to the twin after a diff.
     fn on_settle(&mut self, after: TwinAfter) -> TwinAfter {
         after
     }
 
-    /// A diff was made in a lull.
+    /// Changes a diff that was made in a lull.
     fn on_early_diff(&mut self, runs: Vec<u8>) -> Vec<u8> {
         runs
     }
 
-    /// The same: what becomes of the twin.
+    /// Changes what happens to the twin after a diff in a lull.
     fn on_settle_early(&mut self, after: TwinAfter) -> TwinAfter {
         after
     }
 
-    /// A page comes in that must be merged.
+    /// Changes how an incoming page is merged.
     fn on_merge(&mut self) -> Merge {
         Merge::FrameAndTwin
     }
 
-    /// A page was merged: whether it differed from its twin before.
+    /// Changes the answer whether a merged page differed from its twin before.
     fn on_merged(&mut self, dirty: bool) -> bool {
         dirty
     }
 
-    /// Another node's diff is applied: to the twin too?
+    /// Returns true if another node's diff is also applied to the twin.
     fn on_apply(&mut self) -> bool {
         true
     }
 
-    /// A word is patched: into the twin too?
+    /// Returns true if a word is also patched in the twin.
     fn on_patch(&mut self) -> bool {
         true
     }
 
-    /// A home takes announcements: which ones it hears of now.
+    /// Changes which announcements a home sees now.
     fn on_announced(&mut self, _home: NodeId, pages: Vec<PageId>) -> Vec<PageId> {
         pages
     }
 
-    /// A node reads pages from their home's frames: how it goes about it.
+    /// Changes how a node reads pages from their home's frames.
     fn on_read(&mut self) -> Reading {
         Reading::default()
     }
 
-    /// A home sends a page's content.
+    /// Changes a page's content that a home sends.
     fn on_content(&mut self, _page: PageId, content: Option<&[u8]>) -> Option<Vec<u8>> {
         content.map(<[u8]>::to_vec)
     }
 
-    /// A thread stores into another node's frame: whether the store arrives there only when the node touches memory again.
+    /// Returns true if a thread's store into another node's frame arrives there only when the node touches
+    /// memory again.
     fn store_lingers(&mut self) -> bool {
         false
     }
 
-    /// A block is freed behind a publication that the engine keeps back: does it wait as well?
+    /// Returns true if a block that is freed after a publication waits as long as the engine defers the
+    /// publication.
     fn keeps_back(&mut self) -> bool {
         true
     }
 
-    /// A message leaves: what goes out before it, and to whom.
+    /// Returns messages that are sent before this one, and their receivers.
     fn sends_before(&mut self, _from: NodeId, _bytes: &[u8], _limits: &Limits) -> Vec<(NodeId, Vec<u8>)> {
         Vec::new()
     }
 
-    /// A message leaves: what becomes of it.
+    /// Decides what happens to a message that is sent.
     fn on_message(&mut self, _from: NodeId, _to: NodeId, _message: &Message<'_>, _limits: &Limits) -> Fate {
         Fate::Sent
     }
 
-    /// The same for its bytes: what really goes out, and whether it goes astray (out of its link's order).
-    /// What cannot be decoded goes as it is.
+    /// Does the same for its bytes: returns what is really sent, and whether it goes astray (out of its
+    /// link's order). Bytes that cannot be decoded are sent unchanged.
     fn on_send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>, limits: &Limits) -> Vec<(Vec<u8>, bool)> {
         let fate = match Message::decode(&bytes, limits) {
             Ok(message) => self.on_message(from, to, &message, limits),
@@ -149,36 +152,36 @@ pub trait Mutation {
     }
 }
 
-/// What becomes of a message that leaves.
+/// What happens to a message that is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes as it is.
+    /// It is sent unchanged.
     Sent,
     /// It leaves its link's order.
     Astray,
-    /// It goes twice.
+    /// It is sent twice.
     Twice {
-        /// The second time out of its link's order.
+        /// Whether the second one leaves its link's order.
         late: bool,
     },
-    /// These go in its place, in this order.
+    /// These are sent instead, in this order.
     Replaced(Vec<Vec<u8>>),
 }
 
 impl Fate {
-    /// Nothing goes.
+    /// Nothing is sent.
     pub const LOST: Fate = Fate::Replaced(Vec::new());
 
-    /// Another goes in its place.
+    /// Sends another message instead.
     pub fn altered(message: &Message<'_>) -> Fate {
         Fate::Replaced(vec![message.encode()])
     }
 }
 
-/// Which of its duties a node neglects when it reads from another's frames.
+/// The duties that a node neglects when it reads from another's frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// It does not look at what the home has published.
+    /// It does not check what the home has published.
     pub looks_away: bool,
     /// It announces the page only after it has copied it.
     pub announces_late: bool,

@@ -1,4 +1,5 @@
-//! What nodes say and do, in words: one line a message or an effect, for a reader who has the paper beside it.
+//! Describes the messages and actions of nodes: one line for each message or effect, for a reader who has the
+//! paper at hand.
 
 use core::cell::RefCell;
 use core::fmt::Display;
@@ -11,15 +12,15 @@ use hiroba_wire::{AtomicOperation, Collective, HomeMoves, Knowledge, Limits, Mes
 
 use crate::program::{Address, Instruction, Register};
 
-/// The rows that pages are in.
+/// The rows of the state table that pages are in.
 pub(crate) type PageStates = BTreeMap<PageId, &'static str>;
 
-/// Lines as they come.
+/// Collects lines.
 #[derive(Clone, Debug, Default)]
 pub struct Narration(Rc<RefCell<Vec<String>>>);
 
 impl Narration {
-    /// The lines since the last call.
+    /// Returns the lines since the last call.
     pub fn take(&self) -> Vec<String> {
         self.0.take()
     }
@@ -28,7 +29,7 @@ impl Narration {
         self.0.borrow_mut().push(line);
     }
 
-    /// A message leaves.
+    /// Describes a message that is sent.
     pub(crate) fn sends(&self, from: NodeId, to: NodeId, bytes: &[u8], limits: &Limits) {
         let said = match Message::decode(bytes, limits) {
             Ok(message) => describe_message(&message),
@@ -37,7 +38,7 @@ impl Narration {
         self.say(format!("node {from} → node {to}  {said}"));
     }
 
-    /// Pages are in other rows of their protocol's state table than before.
+    /// Describes pages that are in other rows of their protocol's state table than before.
     pub(crate) fn changes_states(&self, node: NodeId, before: &PageStates, after: &PageStates) {
         for (page, state) in after {
             match before.get(page) {
@@ -48,7 +49,7 @@ impl Narration {
         }
     }
 
-    /// An effect is about to be carried out.
+    /// Describes an effect that is about to be carried out.
     pub(crate) fn carries_out(&self, node: NodeId, effect: &Effect) {
         if let Some(line) = describe_effect(effect) {
             self.say(format!("node {node}           {line}"));
@@ -72,7 +73,7 @@ fn range_of(pages: &PageRange) -> String {
     }
 }
 
-/// Intervals as `node:number`.
+/// Formats intervals as `node:number`.
 fn version_of(version: &VersionVector) -> String {
     let entries = version.entries().iter().map(|(node, seq)| format!("{node}:{seq}"));
     if version.is_empty() { "nothing".to_owned() } else { listed(entries) }
@@ -120,7 +121,8 @@ fn operation_of(operation: AtomicOperation) -> String {
     }
 }
 
-/// A message in a line: its kind, and what matters of its fields. Kinds without a line of their own are printed as they are.
+/// Describes a message in a line: its kind and its important fields. Kinds without a line of their own are
+/// printed as they are.
 pub fn describe_message(message: &Message<'_>) -> String {
     match message {
         Message::PageRequest { page, needed } => {
@@ -206,7 +208,7 @@ fn allowed(access: Access) -> &'static str {
     }
 }
 
-/// An effect in a line; none where the line is that of the message.
+/// Describes an effect in a line; `None` if the line of the message suffices.
 pub fn describe_effect(effect: &Effect) -> Option<String> {
     Some(match effect {
         Effect::Send { .. } | Effect::SendPages { .. } | Effect::SendTwin { .. } | Effect::Tell(_) => {
@@ -218,6 +220,7 @@ pub fn describe_effect(effect: &Effect) -> Option<String> {
         Effect::MapHome { pages, home } => format!("{} mapped onto node {home}'s frames", range_of(pages)),
         Effect::MakeRoom { pages } => format!("{} is about to be filled", range_of(pages)),
         Effect::GiveUp { pages } => format!("{} leaves the memory", range_of(pages)),
+        Effect::PageOut { pages } => format!("{} leaves the memory for the disk", range_of(pages)),
         Effect::Unwatch { pages } => format!("{} is not watched any more", range_of(pages)),
         Effect::CollectWritten => "what was written?".to_owned(),
         Effect::FindUnwritten { .. } => "what of it was not written?".to_owned(),
@@ -248,7 +251,7 @@ pub fn describe_effect(effect: &Effect) -> Option<String> {
     })
 }
 
-/// An instruction as a reader of the paper would write it.
+/// Describes an instruction as a paper would write it.
 pub fn describe_instruction(instruction: &Instruction) -> String {
     let register = |register: &Register| format!("r{}", register.0);
     match instruction {

@@ -1,7 +1,8 @@
-//! Simulated networks: every message arrives once, and one sender's messages to one receiver in order.
+//! Simulated networks: every message arrives once, and one sender's messages to one receiver arrive in order.
 //!
-//! The first two begin above the link, where only delay and the order of different peers' messages vary; they are
-//! fast and explore much. The third runs the real reliable link over datagrams that are lost, doubled and reordered.
+//! The first two begin above the link, where only delay and the order of different peers' messages vary; they
+//! are fast and explore much. The third runs the real reliable link over datagrams that are lost, doubled and
+//! reordered.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -9,7 +10,7 @@ use std::collections::VecDeque;
 use hiroba_base::{NodeId, Prng, RngExt};
 use hiroba_fabric::{SimCluster, SimConditions};
 
-/// A message on its way.
+/// A message in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parcel {
     /// The sender.
@@ -22,42 +23,43 @@ pub struct Parcel {
 
 /// Carries messages between simulated nodes.
 pub trait Network {
-    /// Takes a message. `astray` messages leave the order of their link and come later: only planted bugs send them.
+    /// Takes a message. An `astray` message leaves the order of its link and arrives later; only planted bugs
+    /// send such messages.
     fn send(&mut self, parcel: Parcel, astray: bool);
 
-    /// The next message to arrive; `None` when nothing is under way.
+    /// Returns the next message to arrive; `None` if none is in flight.
     fn deliver(&mut self, random: &mut Prng) -> Option<Parcel>;
 
-    /// The links, by sender and receiver, with messages on them: of networks that let others choose.
+    /// Returns the links, by sender and receiver, with messages on them, if the network lets others choose.
     fn links(&self) -> Vec<(NodeId, NodeId)> {
         Vec::new()
     }
 
-    /// The next message of that link.
+    /// Returns the next message of a link.
     fn deliver_from(&mut self, _link: (NodeId, NodeId)) -> Option<Parcel> {
         None
     }
 
-    /// That message.
+    /// Returns a reference to that message.
     fn first_of(&self, _link: (NodeId, NodeId)) -> Option<&Parcel> {
         None
     }
 
-    /// What is on those links.
+    /// Returns the messages on those links.
     fn under_way(&self) -> Vec<&Parcel> {
         Vec::new()
     }
 
-    /// How many messages are under way.
+    /// Returns the number of messages in flight.
     fn len(&self) -> usize;
 
-    /// Whether nothing is under way.
+    /// Returns true if no message is in flight.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// One queue for all, for runs that count instead of explore.
+/// One queue for all messages, for runs that count instead of explore.
 #[derive(Debug, Default)]
 pub struct DirectNetwork {
     queue: VecDeque<Parcel>,
@@ -77,18 +79,18 @@ impl Network for DirectNetwork {
     }
 }
 
-/// A queue for each pair of nodes; which one delivers next is drawn, and some links are much slower than others, so
-/// that messages of different senders overtake each other in every way.
+/// A queue for each pair of nodes. Which one delivers next is drawn, and some links are much slower than
+/// others, so that messages of different senders overtake each other in every way.
 #[derive(Debug)]
 pub struct ShuffledNetwork {
     nodes: u16,
-    /// By sender and receiver; behind them, once more, the messages that have gone astray.
+    /// By sender and receiver; after these, the same again for messages that have gone astray.
     queues: Vec<(u32, VecDeque<Parcel>)>,
     under_way: usize,
 }
 
 impl ShuffledNetwork {
-    /// A network whose links' speeds are drawn.
+    /// Makes a network whose links' speeds are drawn.
     pub fn new(nodes: u16, random: &mut Prng) -> ShuffledNetwork {
         let links = usize::from(nodes).pow(2);
         let orderly = (0..links).map(|_| ([1, 16, 256][random.random_range(0..3)], VecDeque::new()));
@@ -135,7 +137,7 @@ pub struct LossyNetwork {
 }
 
 impl LossyNetwork {
-    /// A network whose vices — loss, duplication, reordering, each absent, rare or frequent — are drawn.
+    /// Makes a network whose faults (loss, duplication, reordering, each absent, rare or frequent) are drawn.
     pub fn new(nodes: u16, random: &mut Prng) -> LossyNetwork {
         let mut vice = || [0.0, 0.05, 0.25][random.random_range(0..3)];
         let (loss, duplicate, reorder) = (vice(), vice(), vice());
@@ -146,7 +148,7 @@ impl LossyNetwork {
 }
 
 impl Network for LossyNetwork {
-    /// The link restores the order, so nothing can go astray here.
+    /// The link restores the order, so no message can go astray here.
     fn send(&mut self, parcel: Parcel, _: bool) {
         self.under_way += 1;
         self.cluster.send(parcel.from, parcel.to, &parcel.bytes);
@@ -169,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends numbered messages over every link and checks that each comes once, in the order of its link.
+    /// Sends numbered messages over every link and checks that each arrives once, in the order of its link.
     fn keeps_order(mut network: impl Network, random: &mut Prng) -> Vec<Parcel> {
         let nodes = || NodeId::all(3);
         for number in 0..20u8 {

@@ -1,4 +1,4 @@
-//! The language of litmus programs: short scripts of loads, stores and synchronisation, one a thread.
+//! The language of litmus programs: short scripts of loads, stores and synchronisation, one per thread.
 
 use core::fmt;
 
@@ -18,22 +18,22 @@ pub struct Address {
 }
 
 impl Address {
-    /// Word `index` of a granule.
+    /// Returns word `index` of a granule.
     pub const fn word(granule: u64, index: u32) -> Address {
         Address { granule: PageId(granule), offset: index * 8 }
     }
 
-    /// Byte `offset` of a granule.
+    /// Returns byte `offset` of a granule.
     pub const fn byte(granule: u64, offset: u32) -> Address {
         Address { granule: PageId(granule), offset }
     }
 
-    /// The byte `offset` bytes into a page, which may be longer than a granule.
+    /// Returns the byte `offset` bytes into a page, which may be longer than a granule.
     pub const fn in_page(page: PageId, offset: u32) -> Address {
         Address { granule: PageId(page.0 + (offset / GRANULE_BYTES) as u64), offset: offset % GRANULE_BYTES }
     }
 
-    /// Its distance from the region's start, in bytes.
+    /// Returns its distance from the region's start, in bytes.
     pub const fn position(self) -> usize {
         self.granule.0 as usize * GRANULE_BYTES as usize + self.offset as usize
     }
@@ -45,7 +45,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// How many bytes a load or store touches. No access crosses a granule.
+/// The number of bytes of a load or store. No access crosses a granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Width {
     /// One.
@@ -55,7 +55,7 @@ pub enum Width {
 }
 
 impl Width {
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub const fn bytes(self) -> u32 {
         match self {
             Width::Byte => 1,
@@ -76,25 +76,25 @@ pub const REGISTERS: usize = 32;
 pub enum Instruction {
     /// Write a value.
     Store {
-        /// Where.
+        /// The address.
         at: Address,
-        /// How many bytes.
+        /// The number of bytes.
         width: Width,
-        /// What.
+        /// The value.
         value: u64,
     },
     /// Write a register's value.
     StoreFrom {
-        /// Where; a word.
+        /// The address of a word.
         at: Address,
-        /// Whose value.
+        /// The register with the value.
         from: Register,
     },
     /// Read into a register.
     Load {
-        /// Where.
+        /// The address.
         at: Address,
-        /// How many bytes.
+        /// The number of bytes.
         width: Width,
         /// Receives the value.
         into: Register,
@@ -103,9 +103,9 @@ pub enum Instruction {
     Lock(LockId),
     /// Take a lock if it is free: the register becomes 1, or 0 when it is taken.
     TryLock(LockId, Register),
-    /// Give a lock up.
+    /// Release a lock.
     Unlock(LockId),
-    /// Wait for a signal, giving the lock up meanwhile.
+    /// Wait for a signal, releasing the lock meanwhile.
     Wait(CondId, LockId),
     /// Wake one waiter.
     Signal(CondId),
@@ -113,40 +113,40 @@ pub enum Instruction {
     Broadcast(CondId),
     /// Meet all nodes.
     Collective(Collective),
-    /// Operate on a word; the register receives what was there before.
+    /// Operate on a word; the register receives the previous value.
     Atomic {
         /// The word.
         at: Address,
-        /// What to do.
+        /// The operation.
         operation: AtomicOperation,
         /// Receives the previous value.
         into: Register,
     },
     /// Hint that these pages will be read.
     Prefetch(PageRange),
-    /// Make everything written so far known to a node, then tell its host so: what `free` does.
+    /// Make everything written so far known to a node, then tell its host so, as `free` does.
     Publish {
         /// The node.
         to: NodeId,
-        /// Tells publications for several of its threads apart.
+        /// Distinguishes publications for several of its threads.
         tag: u16,
     },
     /// Wait until the given node has published to this one once more.
     AwaitPublished {
         /// The publisher's node.
         from: NodeId,
-        /// As in `Publish`.
+        /// The tag in `Publish`.
         tag: u16,
     },
     /// `register += value`.
     Add(Register, u64),
     /// `register += other`.
     AddRegister(Register, Register),
-    /// Go on at instruction `to` unless the register holds `is`.
+    /// Jump to instruction `to` unless the register contains `is`.
     JumpUnless {
         /// The register.
         register: Register,
-        /// What it is compared with.
+        /// The value to compare with.
         is: u64,
         /// The instruction's index.
         to: usize,
@@ -156,21 +156,22 @@ pub enum Instruction {
 /// One thread's script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// Where it runs.
+    /// The node that it runs on.
     pub node: NodeId,
-    /// Whether it is of the node's team, whose threads make the collective calls. Others come and go as they please.
+    /// Whether it belongs to the node's team, whose threads make the collective calls. Other threads come and
+    /// go.
     pub in_team: bool,
-    /// What it does.
+    /// Its instructions.
     pub instructions: Vec<Instruction>,
 }
 
 impl Script {
-    /// A thread of a node's team.
+    /// Returns a thread of a node's team.
     pub fn team(node: u16, instructions: Vec<Instruction>) -> Script {
         Script { node: NodeId(node), in_team: true, instructions }
     }
 
-    /// A thread that the program has made itself.
+    /// Returns a thread that the program has created itself.
     pub fn foreign(node: u16, instructions: Vec<Instruction>) -> Script {
         Script { node: NodeId(node), in_team: false, instructions }
     }
@@ -188,7 +189,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// `pages` pages of `granules_per_page` granules (a power of two) from granule `first` on.
+    /// Returns `pages` pages of `granules_per_page` granules (a power of two) from granule `first` on.
     pub fn new(first: u64, pages: u64, granules_per_page: u64, placement: Placement) -> Region {
         let page_size = PageSize::new(granules_per_page * u64::from(GRANULE_BYTES));
         Region {
@@ -204,14 +205,15 @@ impl Region {
 pub struct Program {
     /// Nodes of the cluster.
     pub nodes: u16,
-    /// What is allocated before the threads begin.
+    /// The regions that are allocated before the threads begin.
     pub regions: Vec<Region>,
     /// The threads; one node's threads are its waiters 0, 1, … in this order.
     pub threads: Vec<Script>,
 }
 
 impl Program {
-    /// A program with `pages` pages of one granule whose homes go round the nodes (page 0 on node 0), and one thread a node.
+    /// Returns a program with `pages` pages of one granule whose homes go round the nodes (page 0 on node 0),
+    /// and one thread per node.
     pub fn new(pages: u64, scripts: impl IntoIterator<Item = Vec<Instruction>>) -> Program {
         let threads: Vec<Script> = scripts
             .into_iter()
@@ -221,28 +223,28 @@ impl Program {
         Program::on(threads.len() as u16, pages, threads)
     }
 
-    /// The same on `nodes` nodes with threads at will.
+    /// Returns a program on `nodes` nodes with any threads.
     pub fn on(nodes: u16, pages: u64, threads: Vec<Script>) -> Program {
         Program { nodes, regions: vec![Region::new(0, pages, 1, Placement::Cyclic)], threads }
     }
 
-    /// Other regions instead.
+    /// Replaces the regions.
     pub fn with_regions(self, regions: Vec<Region>) -> Program {
         Program { regions, ..self }
     }
 
-    /// The first granule number behind all regions.
+    /// Returns the first granule number after all regions.
     pub fn region_granules(&self) -> u64 {
         self.regions.iter().map(|region| region.granules.end().0).max().unwrap_or(0)
     }
 
-    /// How many threads of a node make its collective calls.
+    /// Returns how many threads of a node make its collective calls.
     pub fn team_of(&self, node: NodeId) -> u32 {
         self.threads.iter().filter(|script| script.in_team && script.node == node).count() as u32
     }
 }
 
-/// Short names for the instructions: scripts are read beside the papers' figures.
+/// Short names for the instructions, since scripts are read beside the papers' figures.
 pub mod script {
     use super::*;
 
@@ -281,7 +283,7 @@ pub mod script {
         Instruction::TryLock(LockId(id), Register(into))
     }
 
-    /// Give a lock up.
+    /// Release a lock.
     pub const fn unlock(id: u32) -> Instruction {
         Instruction::Unlock(LockId(id))
     }
@@ -341,7 +343,7 @@ pub mod script {
         Instruction::AddRegister(Register(register), Register(other))
     }
 
-    /// Jump unless a register holds `is`.
+    /// Jump unless a register contains `is`.
     pub const fn jump_unless(register: u8, is: u64, to: usize) -> Instruction {
         Instruction::JumpUnless { register: Register(register), is, to }
     }

@@ -1,25 +1,27 @@
 //! Random data-race-free programs with much false sharing.
 //!
-//! Some words of every page get a role — protected by one of a few locks, owned by one thread a phase or for good, written
-//! before the first barrier and only read after it, atomic — and some are cut into bytes with a role each, so
-//! neighbours on one page are written by different nodes under different rules at once. Phases end at barriers, but for
-//! threads that are in no team. Pages have one size, or several side by side.
+//! Some words of every page get a role: protected by one of a few locks, owned by one thread for a phase or
+//! permanently, written before the first barrier and only read after it, or atomic. Some are divided into
+//! bytes with a role each. So different nodes write neighbours on one page under different rules at once.
+//! Phases end at barriers, except for threads outside the teams. Pages have one size, or several side by
+//! side.
 
 use hiroba_base::{CondId, LockId, NodeId, PageId, PageRange, Prng, RngExt, seeded};
 use hiroba_wire::{AtomicOperation, Placement};
 
 use crate::program::{Address, GRANULE_BYTES, Instruction, Program, Region, Register, Script, Width};
 
-/// What kind of programs.
+/// The kind of programs to generate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Threads of each node's team, which meet at barriers.
     pub team: u16,
-    /// At most so many further threads a node, which lock and operate on atomic words while others meet.
+    /// The maximum number of further threads on each node, which lock and operate on atomic words while
+    /// others meet.
     pub foreign: u16,
-    /// With `Publish`, as `free` does it.
+    /// Whether `Publish` is used, as `free` does.
     pub publications: bool,
-    /// With condition variables: threads wait for others, and are woken for nothing as well.
+    /// Whether condition variables are used: threads wait for others, and are also woken without need.
     pub waits: bool,
 }
 
@@ -28,13 +30,14 @@ enum Role {
     Locked(LockId),
     /// Owned by `(phase + offset) mod members`.
     Owned(usize),
-    /// Owned by one thread, of a team or not, all the time.
+    /// Owned by one thread, inside or outside a team, all the time.
     Private(usize),
     ReadOnly(usize),
     Atomic,
     /// Written by one thread of a pair, then read by the other, ordered by a publication.
     Mailbox(usize, usize),
-    /// A flag under a lock, set by one thread of a pair and awaited by the other, over a condition variable of its own.
+    /// A flag under a lock, set by one thread of a pair and awaited by the other, with its own condition
+    /// variable.
     Gate(usize, usize, LockId),
 }
 
@@ -49,7 +52,7 @@ struct Generator {
     random: Prng,
     shape: Shape,
     nodes: u16,
-    /// Threads of teams; those with higher numbers are foreign.
+    /// The number of threads in teams; threads with higher numbers are outside.
     members: usize,
     threads: usize,
     slots: Vec<Slot>,
@@ -59,12 +62,12 @@ struct Generator {
 }
 
 const REGISTERS_USED: u8 = 16;
-/// What a thread sees of a gate's flag.
+/// The register with a gate's flag.
 const FLAG: Register = Register(REGISTERS_USED + 1);
-/// Never written.
+/// A register that is never written.
 const ZERO: Register = Register(REGISTERS_USED + 2);
 
-/// Whether a thread may read and write a slot in a phase without a lock.
+/// Returns true if a thread may read and write a slot in a phase without a lock.
 fn owns(thread: usize, phase: usize, members: usize, role: Role) -> bool {
     match role {
         Role::Owned(offset) => (phase + offset) % members == thread,
@@ -73,17 +76,17 @@ fn owns(thread: usize, phase: usize, members: usize, role: Role) -> bool {
     }
 }
 
-/// What a gate's flag holds once it was opened in a phase.
+/// Returns the value of a gate's flag after it was opened in a phase.
 fn opened_in(phase: usize) -> u64 {
     phase as u64 + 1
 }
 
-/// The condition variable of a gate.
+/// Returns the condition variable of a gate.
 fn cond_of(gate: Slot) -> CondId {
     CondId((gate.at.position() / 8) as u32)
 }
 
-/// The program of a seed, for 2 to 5 nodes.
+/// Generates the program of a seed, for 2 to 5 nodes.
 pub fn generate(seed: u64, shape: Shape) -> Program {
     let mut random = seeded(seed ^ 0x5eed_9a6e);
     let nodes = random.random_range(2..=5u16);
@@ -114,7 +117,7 @@ pub fn generate(seed: u64, shape: Shape) -> Program {
     Program { nodes, threads: threads.collect(), regions: generator.regions }
 }
 
-/// Pages of one granule, or of several sizes side by side.
+/// Makes pages of one granule, or of several sizes side by side.
 fn make_regions(random: &mut Prng, nodes: u16) -> Vec<Region> {
     let mut regions: Vec<Region> = Vec::new();
     let sizes: &[u64] = [&[1][..], &[1], &[2, 1], &[1, 2], &[16, 2, 1], &[1, 16]][random.random_range(0..6)];
@@ -141,7 +144,7 @@ impl Generator {
         self.below(chances) == 0
     }
 
-    /// Words near the beginnings and ends of granules: few of them, or threads would never meet.
+    /// Makes words near the beginnings and ends of granules: few, so that threads access the same ones.
     fn make_slots(&mut self) {
         const WORDS: u32 = GRANULE_BYTES / 8;
         for region in self.regions.clone() {
@@ -211,7 +214,7 @@ impl Generator {
         if self.one_in(2) { self.store(slot) } else { self.load(slot) }
     }
 
-    /// A slot that satisfies a condition, if the draw finds one.
+    /// Draws a slot that satisfies a condition, if possible.
     fn slot(&mut self, fits: impl Fn(Role) -> bool) -> Option<Slot> {
         let fitting: Vec<Slot> = self.slots.iter().copied().filter(|slot| fits(slot.role)).collect();
         if fitting.is_empty() { None } else { Some(fitting[self.below(fitting.len())]) }
@@ -228,7 +231,7 @@ impl Generator {
         for phase in 0..phases {
             for (me, script) in scripts.iter_mut().enumerate() {
                 let publish = self.shape.publications;
-                // At once after the barrier, a publication may overtake others' departures from it.
+                // Directly after the barrier, a publication may overtake others' departures from it.
                 let early = publish && self.one_in(2);
                 if early {
                     self.publish(me, phase, script);
@@ -258,7 +261,7 @@ impl Generator {
         scripts[..self.members].iter_mut().for_each(|script| script.push(crate::program::script::barrier()));
     }
 
-    /// After the last barrier everybody who was there may read what nobody writes any more.
+    /// Lets every thread that took part read, after the last barrier, what is no longer written.
     fn read_again(&mut self, scripts: &mut [Vec<Instruction>]) {
         let members = self.members;
         for script in &mut scripts[..members] {
@@ -275,7 +278,7 @@ impl Generator {
         }
     }
 
-    /// A thread writes its mailboxes and publishes to whoever reads them.
+    /// Lets a thread write its mailboxes and publish to their readers.
     fn publish(&mut self, me: usize, phase: usize, script: &mut Vec<Instruction>) {
         for to in me + 1..self.threads {
             let slots = self.mailboxes(me, to, phase);
@@ -286,7 +289,7 @@ impl Generator {
         }
     }
 
-    /// Receivers read theirs; they wait only for lower threads, whose publications wait for nobody.
+    /// Lets receivers read their mailboxes. They wait only for lower threads, whose publications do not wait.
     fn receive(&mut self, phase: usize, scripts: &mut [Vec<Instruction>]) {
         for (me, script) in scripts.iter_mut().enumerate() {
             for from in 0..me {
@@ -300,14 +303,15 @@ impl Generator {
         }
     }
 
-    /// What a pair uses in a phase. Threads that do not meet at its end use theirs once.
+    /// Returns the mailboxes that a pair uses in a phase. Threads that do not meet at its end use theirs
+    /// once.
     fn mailboxes(&self, from: usize, to: usize, phase: usize) -> Vec<Slot> {
         let again = from.max(to) < self.members;
         let fits = |slot: &Slot| slot.role == Role::Mailbox(from, to) && (again || phase == 0);
         self.slots.iter().copied().filter(fits).collect()
     }
 
-    /// A thread sets the flags of its gates, and wakes the waiters with the lock in hand or without.
+    /// Lets a thread set the flags of its gates, and wake the waiters with or without the lock held.
     fn open_gates(&mut self, me: usize, phase: usize, script: &mut Vec<Instruction>) {
         for (slot, lock) in self.gates(phase, |opener, _| opener == me) {
             let wake = self.wake(slot);
@@ -321,8 +325,8 @@ impl Generator {
         }
     }
 
-    /// Threads wait for theirs behind everything that another thread may wait for. What they write first has yet to be released
-    /// when they begin to wait.
+    /// Lets threads wait for their gates after everything that another thread may wait for. Their first
+    /// writes are still unreleased when they begin to wait.
     fn pass_gates(&mut self, phase: usize, scripts: &mut [Vec<Instruction>]) {
         let members = self.members;
         for (me, script) in scripts.iter_mut().enumerate() {
@@ -348,7 +352,7 @@ impl Generator {
         }
     }
 
-    /// Gates that are used in a phase. Threads that do not meet at its end use theirs once.
+    /// Returns the gates that are used in a phase. Threads that do not meet at its end use theirs once.
     fn gates(&self, phase: usize, fits: impl Fn(usize, usize) -> bool) -> Vec<(Slot, LockId)> {
         let gate = |slot: &Slot| match slot.role {
             Role::Gate(opener, waiter, lock) if fits(opener, waiter) => {
@@ -360,7 +364,8 @@ impl Generator {
         self.slots.iter().filter_map(gate).collect()
     }
 
-    /// A signal is a hint: a waiter may be woken though nothing has changed.
+    /// Adds a signal without need: a signal is a hint, and a waiter may be woken although nothing has
+    /// changed.
     fn wake_for_nothing(&mut self, script: &mut Vec<Instruction>) {
         if let Some(slot) = self.slot(|role| matches!(role, Role::Gate(..))) {
             script.push(self.wake(slot));
@@ -427,7 +432,7 @@ impl Generator {
         let nested = self.one_in(4) && outer + 1 < self.locks;
         let inner = if nested { Some(self.random.random_range(outer + 1..self.locks)) } else { None };
         script.push(Instruction::Lock(LockId(outer)));
-        // Locks are taken in ascending order, so that nobody waits in a circle.
+        // Locks are taken in ascending order, so that threads do not wait in a circle.
         script.extend(inner.map(|inner| Instruction::Lock(LockId(inner))));
         for _ in 0..self.random.random_range(1..=4) {
             let fits = |role: Role| match role {

@@ -1,4 +1,4 @@
-//! Reading a traced run from its directory, and writing a simulated one there.
+//! Reads a traced run from its directory, and writes a simulated one to a directory.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -13,7 +13,7 @@ use crate::program::GRANULE_BYTES;
 /// A run that was read.
 #[derive(Debug)]
 pub struct TracedRun {
-    /// How it came about, and how it ended.
+    /// How it was started, and how it ended.
     pub job: Job,
     /// Its records, as far as they can be read.
     pub run: Run,
@@ -25,13 +25,15 @@ pub struct TracedRun {
     pub breaks: Vec<(NodeId, String)>,
 }
 
-/// How many records are read between two calls of `progress`.
+/// The number of records that are read between two calls of `progress`.
 const PROGRESS_RECORDS: usize = 1 << 16;
 
-/// Reads a run. All its records are kept in memory, some 70 bytes each. `progress` hears now and then how many have been read.
+/// Reads a run. All its records are kept in memory, some 70 bytes each. `progress` is called at intervals
+/// with the number of records read.
 ///
 /// # Errors
-/// When the directory holds no run that this version can read. A node's trace that breaks off is no error: see [`TracedRun::breaks`].
+/// Fails if the directory contains no run that this version can read. A node's trace that breaks off is no
+/// error; see [`TracedRun::breaks`].
 pub fn read(directory: &Path, mut progress: impl FnMut(usize)) -> Result<TracedRun, TraceError> {
     let trace = Trace::open(directory)?;
     let job = trace.job().clone();
@@ -70,10 +72,10 @@ pub fn read(directory: &Path, mut progress: impl FnMut(usize)) -> Result<TracedR
     Ok(read)
 }
 
-/// Writes a run as its nodes would have. A node whose records are cut off gets no end.
+/// Writes a run as its nodes would have. A node whose records are cut off gets no end mark.
 ///
 /// # Errors
-/// The system's.
+/// Those of the system.
 pub fn write(directory: &Path, job: &Job, run: &Run) -> Result<(), TraceError> {
     let opened = File::open(directory);
     let unusable = |source| TraceError::System { action: format!("open '{}'", directory.display()), source };

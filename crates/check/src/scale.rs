@@ -1,7 +1,9 @@
-//! What a protocol costs as clusters grow: messages and bytes for each barrier, lock hand-over, fault and atomic operation.
+//! Measures what a protocol costs as clusters grow: messages and bytes per barrier, lock hand-over, fault and
+//! atomic operation.
 //!
-//! Each figure is the difference between two runs of one program, of which the second does the thing more often, so that what comes
-//! before and after does not count. Bytes are those of encoded messages, without what links and networks add to them.
+//! Each figure is the difference between two runs of one program, of which the second performs the operation
+//! more often, so that everything before and after cancels out. Bytes are those of encoded messages, without
+//! the overhead of links and networks.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,7 +18,7 @@ use crate::mutant::Mutation;
 use crate::program::script::*;
 use crate::program::{Address, Instruction, Program, Region};
 
-/// What went over the network.
+/// The network traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Traffic {
     /// Messages between different nodes.
@@ -26,7 +28,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// What one of `times` costs more than `less`.
+    /// Returns the cost of one of `times` operations beyond `less`.
     fn each_beyond(self, less: Traffic, times: u64) -> Traffic {
         let each = |more: f64, less: f64| (more - less) / times as f64;
         Traffic { messages: each(self.messages, less.messages), bytes: each(self.bytes, less.bytes) }
@@ -46,29 +48,30 @@ impl Mutation for Counting {
     }
 }
 
-/// What is counted.
+/// The operation that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// A barrier of all nodes; nobody has written anything.
+    /// A barrier of all nodes; nothing has been written.
     IdleBarrier,
-    /// A barrier before which every node has written a page that is homed on the next node, which nobody else touches.
+    /// A barrier before which every node has written a page that is homed on the next node and that no other
+    /// node touches.
     Barrier,
-    /// A lock goes to the next node, where nobody else wants it.
+    /// A lock goes to the next node; no other node requests it.
     HandOver,
-    /// A lock that all nodes want goes to another one.
+    /// A lock that all nodes request goes to another one.
     ContendedHandOver,
-    /// A lock that all nodes want goes to another one, where a word that it protects is incremented.
+    /// A lock that all nodes request goes to another one, and a word that it protects is incremented.
     ProtectedIncrement,
-    /// A page is read that another node has written, its home.
+    /// A node reads a page that its home has written.
     ReadFault,
-    /// A page is written that another node has written, its home; with what becomes of it at the next barrier.
+    /// A node writes a page that its home has written; includes the effects at the next barrier.
     WriteFault,
-    /// A node adds to a word that is homed on another one and that nobody else touches.
+    /// A node adds to a word that is homed on another one and that no other node touches.
     Atomic,
 }
 
 impl Operation {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Operation; 8] = [
         Operation::IdleBarrier,
         Operation::Barrier,
@@ -80,11 +83,11 @@ impl Operation {
         Operation::Atomic,
     ];
 
-    /// Its name in a table.
+    /// Returns its name in a table.
     pub fn name(self) -> &'static str {
         match self {
             Operation::IdleBarrier => "barrier, nothing written",
-            Operation::Barrier => "barrier, a page written a node",
+            Operation::Barrier => "barrier, one page written per node",
             Operation::HandOver => "lock hand-over",
             Operation::ContendedHandOver => "lock hand-over, contended",
             Operation::ProtectedIncrement => "the same with an increment",
@@ -94,7 +97,8 @@ impl Operation {
         }
     }
 
-    /// A program in which it takes place `times` times more than in the one with `times` 0, on `nodes` nodes.
+    /// Returns a program on `nodes` nodes that performs the operation `times` times more than the one with
+    /// `times` 0.
     fn program(self, nodes: u16, times: u64) -> Program {
         match self {
             Operation::IdleBarrier => on_all(nodes, |_| looped(vec![barrier()], times)),
@@ -128,11 +132,11 @@ impl Operation {
         }
     }
 
-    /// How often it takes place in the shorter and in the longer program.
+    /// Returns how many times the shorter and the longer program perform it.
     fn times(self, nodes: u16) -> (u64, u64) {
         let nodes = u64::from(nodes);
         match self {
-            // Two before, so that everything is in its place.
+            // Two before, so that everything is set up.
             Operation::IdleBarrier | Operation::Barrier => (2, 6),
             Operation::ContendedHandOver | Operation::ProtectedIncrement => (2 * nodes, 4 * nodes),
             Operation::HandOver => (0, HAND_OVERS),
@@ -142,11 +146,11 @@ impl Operation {
     }
 }
 
-/// Hand-overs that are counted.
+/// The number of hand-overs that are counted.
 const HAND_OVERS: u64 = 8;
-/// Faults that are counted.
+/// The number of faults that are counted.
 const FAULTS: u64 = 16;
-/// One in so many pages is touched: none is near enough to another to be taken for a stream.
+/// One page in this many is touched, so that they are too far apart to be taken for a stream.
 const PAGES_APART: u64 = 97;
 /// The register that counts rounds.
 const ROUND: u8 = 0;
@@ -155,7 +159,7 @@ fn on_all(nodes: u16, script: impl Fn(u16) -> Vec<Instruction>) -> Program {
     Program::new(u64::from(nodes), (0..nodes).map(script))
 }
 
-/// All pages are homed on node 1.
+/// Makes a program with all pages homed on node 1.
 fn away(nodes: u16, script: impl Fn(u16) -> Vec<Instruction>) -> Program {
     let pages = FAULTS * PAGES_APART;
     on_all(nodes, script).with_regions(vec![Region::new(0, pages, 1, Placement::On(NodeId(1)))])
@@ -170,12 +174,13 @@ fn looped(mut body: Vec<Instruction>, rounds: u64) -> Vec<Instruction> {
     body
 }
 
-/// A node's share of what all do together.
+/// Returns a node's share of what all do together.
 fn share(node: u16, nodes: u16, times: u64) -> u64 {
     times / u64::from(nodes) + u64::from(u64::from(node) < times % u64::from(nodes))
 }
 
-/// Barriers between all, and the lock taken by one after the other in the first `times` of the rounds.
+/// Makes a script of barriers between all; one node after the other takes the lock in the first `times`
+/// rounds.
 fn taking_turns(node: u16, nodes: u16, times: u64) -> Vec<Instruction> {
     let mut script = Vec::new();
     for round in 0..HAND_OVERS {
@@ -213,10 +218,10 @@ fn run(
     Ok((traffic.get(), cluster))
 }
 
-/// What one operation costs on so many nodes, two at least.
+/// Returns the cost of one operation on `nodes` nodes (at least two).
 ///
 /// # Errors
-/// A run that does not end well: a fault of the engine.
+/// A run that does not end well, which is an error of the engine.
 pub fn cost(
     protocol: Protocol,
     tracking: WriteTracking,
@@ -229,11 +234,11 @@ pub fn cost(
     Ok(more.each_beyond(less, many - few))
 }
 
-/// The engines of a cluster whose nodes have all read `pages` pages, each of which one of them had written, and met twice: to see how much they
-/// hold.
+/// Returns the engines of a cluster whose nodes have all read `pages` pages, each written by one of them, and
+/// met twice, to measure their memory.
 ///
 /// # Errors
-/// A run that does not end well: a fault of the engine.
+/// A run that does not end well, which is an error of the engine.
 pub fn engines_that_know(
     protocol: Protocol,
     tracking: WriteTracking,

@@ -1,20 +1,26 @@
-//! The judge of sequential consistency: could the threads' accesses have been made one at a time, each thread's in its order?
+//! The checker of sequential consistency: could the threads' accesses have been made one at a time, each
+//! thread's in its order?
 //!
-//! Read first: Lamport, *How to Make a Multiprocessor Computer That Correctly Executes Multiprocess Programs*, 1979; Gibbons and Korach,
-//! *Testing Shared Memories*, SIAM J. Computing 26, 1997 (deciding it is NP-complete); Roy, Zeisset, Fleckenstein, Huang, *Fast and Generalized Polynomial
-//! Time Memory Consistency Verification*, CAV 2006 (the inference of edges, and clocks instead of a closure).
+//! Read first: Lamport, *How to Make a Multiprocessor Computer That Correctly Executes Multiprocess
+//! Programs*, 1979; Gibbons and Korach, *Testing Shared Memories*, SIAM J. Computing 26, 1997 (deciding it is
+//! NP-complete); Roy, Zeisset, Fleckenstein, Huang, *Fast and Generalized Polynomial Time Memory Consistency
+//! Verification*, CAV 2006 (the inference of edges, and clocks instead of a closure).
 //!
-//! An execution is sequentially consistent if some order of its accesses embraces **po** (program order), **rf** (a load comes after the
-//! store it reads), **co** (stores to one place in some order) and **fr** (a load comes before every store that is later than the one
-//! it reads): that is, if po ∪ rf ∪ co ∪ fr has no cycle for some co. Values that are stored once to a place tell rf. Of co we know what follows:
+//! An execution is sequentially consistent if some order of its accesses contains **po** (program order),
+//! **rf** (a load comes after the store that it reads), **co** (an order of the stores to each place) and
+//! **fr** (a load comes before every store that is later than the one that it reads). That is, po ∪ rf ∪ co ∪
+//! fr has no cycle for some co. Values that are stored once to a place determine rf. Parts of co follow from
+//! rules:
 //!
 //! - a store w' that must come before a load that reads w comes before w;
 //! - a load that reads w comes before a store w' that must come after w;
-//! - operations on an atomic word come in the order of their turns; holds of a lock, meetings and publications order what is around them.
+//! - operations on an atomic word come in the order of their turns; holds of a lock, meetings and
+//!   publications order what is around them.
 //!
-//! These rules are applied until nothing new follows. A cycle then proves that the execution is not sequentially consistent, and the shortest
-//! one is the explanation. Without a cycle nothing is proved (an order of two stores that neither rule decides may still be impossible
-//! both ways), which the verdict calls [`Sequential::Plausible`].
+//! These rules are applied until nothing new follows. A cycle then proves that the execution is not
+//! sequentially consistent, and the shortest one is the explanation. Without a cycle nothing is proved, since
+//! an order of two stores that no rule decides may still be impossible both ways; the verdict is then
+//! [`Sequential::Plausible`].
 
 use std::collections::VecDeque;
 
@@ -24,22 +30,22 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::execution::{Described, Execution, Position, is_access};
 use crate::program::Address;
 
-/// What the judge found.
+/// The result of the check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sequential {
-    /// Nothing speaks against it.
+    /// No contradiction was found.
     Plausible {
         /// Loads whose store is known.
         loads_judged: usize,
     },
-    /// It is not; a shortest cycle, or a value that nobody stored.
+    /// It is not sequentially consistent: there is a shortest cycle, or a value that was never stored.
     No {
-        /// In words.
+        /// The explanation.
         explanation: String,
     },
 }
 
-/// Why one access comes before another.
+/// The reason why one access comes before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     Program,
@@ -64,7 +70,7 @@ impl Why {
 /// A place that is accessed in one width only.
 type Location = (Address, u8);
 
-/// What an access does to a place.
+/// The effect of an access on a place.
 struct Access {
     location: Location,
     reads: Option<u64>,
@@ -94,9 +100,9 @@ fn access_of(event: &Event) -> Option<Access> {
 struct Place {
     /// By thread, the indices of events that write.
     stores: FxHashMap<usize, Vec<usize>>,
-    /// Who stores a value; `None` when several do.
+    /// The event that stores a value; `None` if several do.
     storers: FxHashMap<u64, Option<Position>>,
-    /// Loads and what they read from; `None` is the initial zero.
+    /// Loads and the stores that they read from; `None` is the initial zero.
     reads: Vec<(Position, Option<Position>)>,
 }
 
@@ -105,18 +111,20 @@ struct Graph<'a> {
     places: FxHashMap<Location, Place>,
     /// Edges between threads, by source.
     edges: FxHashMap<Position, Vec<(Position, Why)>>,
-    /// By event: of each thread, how many of its first events must come before, the event's own thread's among them.
+    /// By event: for each thread, including the event's own, how many of its first events must come before.
     clocks: Vec<Vec<Vec<u32>>>,
     loads_judged: usize,
 }
 
-/// Judges an execution of a program without data races, which must look sequentially consistent under every protocol. What plain loads
-/// find in words that are operated on atomically is left out: until the next acquire they may find what was there before.
+/// Checks an execution of a program without data races, which must look sequentially consistent under every
+/// protocol. Plain loads of words with atomic operations are left out: until the next acquire they may find
+/// an old value.
 pub fn judge_race_free(execution: &Execution) -> Sequential {
     judge_some(execution, false)
 }
 
-/// Judges an execution. Time is near-linear in the events, times the threads, times the rounds that inference takes (few).
+/// Checks an execution. Time is near-linear in the events, times the threads, times the rounds of inference
+/// (few).
 pub fn judge(execution: &Execution) -> Sequential {
     judge_some(execution, true)
 }
@@ -157,7 +165,8 @@ impl Graph<'_> {
         self.execution.threads[position.thread].node
     }
 
-    /// Holds follow each other; who leaves a meeting comes after all who were on their way to it.
+    /// Adds edges for holds, which follow each other, and for meetings: a thread that leaves one comes after
+    /// all that were to reach it.
     fn synchronise(&mut self) {
         let execution = self.execution;
         let mut released = FxHashMap::default();
@@ -207,7 +216,7 @@ impl Graph<'_> {
         }
     }
 
-    /// Which store each load reads. A value that several stores left tells nothing.
+    /// Determines which store each load reads. A value that several stores left determines nothing.
     fn read_from(&mut self, loads_of_atomics: bool) -> Result<(), String> {
         let execution = self.execution;
         let atomics = execution.events().filter_map(|(_, event)| match event {
@@ -222,7 +231,7 @@ impl Graph<'_> {
             if matches!(event, Event::Load { page, offset, .. } if left_out.contains(&(*page, *offset))) {
                 continue;
             }
-            // Accesses of different widths to one word are not judged.
+            // Accesses of different widths to one word are not checked.
             let word = (location.0.granule, location.0.offset / 8);
             let width = mixed.entry(word).or_insert(location.1);
             if *width != location.1 {
@@ -248,7 +257,7 @@ impl Graph<'_> {
                 None => {
                     let event = Described(execution.event(position));
                     return Err(format!(
-                        "{}: {event}, which nobody ever stored there",
+                        "{}: {event}, which was never stored there",
                         execution.place(position)
                     ));
                 }
@@ -262,7 +271,7 @@ impl Graph<'_> {
         Ok(())
     }
 
-    /// The clocks of all events, or the events of a cycle and what follows it.
+    /// Returns the clocks of all events, or the events of a cycle and what follows it.
     fn order(&mut self) -> Result<(), Vec<Position>> {
         let threads = self.execution.threads.len();
         let lengths: Vec<usize> = self.execution.threads.iter().map(|history| history.events.len()).collect();
@@ -293,7 +302,7 @@ impl Graph<'_> {
         if stuck.is_empty() { Ok(()) } else { Err(stuck) }
     }
 
-    /// An event all of whose predecessors are settled passes its clock on.
+    /// Passes the clock of an event on, once all its predecessors are settled.
     fn settle(&mut self, position: Position) {
         let Position { thread, index } = position;
         let mut clock = std::mem::take(&mut self.clocks[thread][index]);
@@ -307,12 +316,13 @@ impl Graph<'_> {
         self.clocks[thread][index] = clock;
     }
 
-    /// Whether `first` must come before `then`.
+    /// Returns true if `first` must come before `then`.
     fn precedes(&self, first: Position, then: Position) -> bool {
         first != then && self.clocks[then.thread][then.index][first.thread] as usize > first.index
     }
 
-    /// Adds the edges of coherence and from-read that follow from what is known; whether there are any.
+    /// Adds the edges of coherence and from-read that follow from what is known. Returns true if there are
+    /// any.
     fn infer(&mut self) -> bool {
         let mut found = Vec::new();
         for place in self.places.values() {
@@ -320,7 +330,8 @@ impl Graph<'_> {
                 for (thread, stores) in &place.stores {
                     let at = |index: &usize| Position { thread: *thread, index: *index };
                     let other = |store: &Position| Some(*store) != *source && store != load;
-                    // The last store of the thread that must come before the load comes before the one that it reads.
+                    // The last store of the thread that must come before the load comes before the store that
+                    // the load reads.
                     let before = stores.partition_point(|index| self.precedes(at(index), *load));
                     let last = stores[..before].iter().rev().map(at).find(other);
                     if let (Some(store), Some(source)) = (last, source)
@@ -328,7 +339,8 @@ impl Graph<'_> {
                     {
                         found.push((store, *source, Why::Coherence));
                     }
-                    // The first store that must come after the one that the load reads comes after the load.
+                    // The first store that must come after the store that the load reads comes after the
+                    // load.
                     let after = source.map_or(0, |source| {
                         stores.partition_point(|index| !self.precedes(source, at(index)))
                     });
@@ -342,7 +354,7 @@ impl Graph<'_> {
         found.into_iter().fold(false, |any, (from, to, why)| self.add(from, to, why) || any)
     }
 
-    /// The shortest cycle among events that cannot be ordered, counted in accesses of other threads.
+    /// Returns the shortest cycle among events that cannot be ordered, counted in accesses of other threads.
     fn shortest_cycle(&self, stuck: &[Position]) -> String {
         let members: FxHashSet<&Position> = stuck.iter().collect();
         let starts = stuck.iter().filter(|position| {
@@ -363,14 +375,16 @@ impl Graph<'_> {
         text + &format!("\n  {first} again")
     }
 
-    /// A shortest way from an event back to it: its events, each with why the next comes after it.
+    /// Returns a shortest way from an event back to itself: its events, each with the reason why the next
+    /// comes after it.
     fn cycle_through(&self, start: Position) -> Option<Vec<(Position, Why)>> {
         let mut parents: FxHashMap<Position, (Position, Why)> = FxHashMap::default();
         let mut queue = VecDeque::from([start]);
         while let Some(position) = queue.pop_front() {
             let next = Position { index: position.index + 1, ..position };
             let has_next = next.index < self.execution.threads[position.thread].events.len();
-            // Program order is walked from event to event; what is passed over is left out of the explanation.
+            // Program order is followed from event to event; the intermediate events are left out of the
+            // explanation.
             let on = has_next.then_some((next, Why::Program));
             let edges = self.edges.get(&position).into_iter().flatten().copied();
             for (to, why) in edges.chain(on) {
@@ -401,7 +415,7 @@ impl Graph<'_> {
             at = before;
         }
         path.reverse();
-        // Of several steps of program order in a row the first is enough.
+        // Of several successive steps of program order the first is enough.
         let mut kept: Vec<(Position, Why)> = Vec::new();
         for (position, why) in path {
             let goes_on = kept.last().is_some_and(|(_, last)| *last == Why::Program);
@@ -415,7 +429,7 @@ impl Graph<'_> {
     }
 }
 
-/// Cycles are looked for from so many events, and from fewer where that takes more than so many steps in all.
+/// The maximum number of events from which cycles are searched; fewer if the search takes too many steps.
 const CYCLE_STARTS_MAX: usize = 64;
 const CYCLE_STEPS_MAX: usize = 4_000_000;
 
@@ -449,7 +463,7 @@ mod tests {
         judge(&Execution { threads: histories.collect() })
     }
 
-    /// The explanation, which must hold these words.
+    /// Checks that the execution is refused with an explanation that contains these words.
     fn refused(threads: Vec<Vec<Event>>, words: &[&str]) {
         let Sequential::No { explanation } = verdict(threads) else {
             panic!("that is not sequentially consistent")
@@ -527,6 +541,6 @@ mod tests {
 
     #[test]
     fn what_nobody_stored_is_refused() {
-        refused(vec![vec![store(X, 1)], vec![load(X, 5)]], &["nobody ever stored"]);
+        refused(vec![vec![store(X, 1)], vec![load(X, 5)]], &["never stored"]);
     }
 }

@@ -1,10 +1,12 @@
 //! Shrinking: from a failing case to a litmus program that a person can read.
 //!
-//! Read first: Zeller and Hildebrandt, *Simplifying and Isolating Failure-Inducing Input*, IEEE TSE 28, 2002 (delta debugging).
+//! Read first: Zeller and Hildebrandt, *Simplifying and Isolating Failure-Inducing Input*, IEEE TSE 28, 2002
+//! (delta debugging).
 //!
-//! What is taken out keeps the program whole: an access, a hold of a lock with or without what it guards, a meeting in all threads at once,
-//! a publication with its receipt. A smaller program is taken if it fails as the larger one did and has no data race. Without
-//! some instruction another schedule may be needed to show the bug, so several are tried.
+//! Each removal keeps the program well-formed: it removes an access, a hold of a lock with or without what it
+//! guards, a meeting in all threads at once, a publication with its receipt. A smaller program is taken if it
+//! fails as the larger one did and has no data race. Without some instruction another schedule may be needed
+//! to show the bug, so several are tried.
 
 use core::fmt::{self, Write as _};
 
@@ -17,13 +19,13 @@ use crate::mutant::Mutant;
 use crate::program::{Address, Instruction, Program, Width};
 use crate::swarm::{Case, Conditions, Reach, Wrong, examine};
 
-/// Schedules that are tried for a smaller program.
+/// The number of schedules that are tried for a smaller program.
 const SCHEDULES: u64 = 40;
 
-/// Runs that shrinking may take.
+/// The maximum number of runs for shrinking.
 const RUNS_MAX: u64 = 60_000;
 
-/// Fails as the original did.
+/// Returns true if both runs fail in the same way.
 fn is_alike(one: &Wrong, other: &Wrong) -> bool {
     match (one, other) {
         (Wrong::Failed(one), Wrong::Failed(other)) => {
@@ -41,7 +43,8 @@ struct Shrinker {
     runs: u64,
 }
 
-/// The smallest case found that fails like this one, and how it fails. `None` when this one does not fail.
+/// Returns the smallest case found that fails like this one, and how it fails; `None` if this one does not
+/// fail.
 pub fn shrink(case: &Case, mutant: Option<Mutant>) -> Option<(Case, Wrong)> {
     let wrong = examine(case, mutant).err()?;
     let mut shrinker = Shrinker { case: case.clone(), wrong, mutant, runs: 0 };
@@ -61,7 +64,7 @@ pub fn shrink(case: &Case, mutant: Option<Mutant>) -> Option<(Case, Wrong)> {
 }
 
 impl Shrinker {
-    /// Whether the smaller case fails alike under some schedule; if so it is taken.
+    /// Takes the smaller case if it fails alike under some schedule, and returns true if so.
     fn takes(&mut self, program: Program, conditions: Conditions) -> bool {
         let own = conditions.schedule;
         for schedule in core::iter::once(own).chain(0..SCHEDULES) {
@@ -108,7 +111,7 @@ impl Shrinker {
         0..self.case.program.threads.len()
     }
 
-    /// A thread that does nothing but meet the others.
+    /// Empties threads, except for meetings with others.
     fn empty_threads(&mut self) {
         for thread in self.threads() {
             let mut program = self.case.program.clone();
@@ -161,7 +164,8 @@ impl Shrinker {
         }
     }
 
-    /// Whole stretches of a thread first, then shorter ones, down to single accesses. What waits for others stays.
+    /// Removes whole stretches of a thread first, then shorter ones, down to single accesses. Instructions
+    /// that wait for others stay.
     fn take_out_stretches(&mut self) {
         for thread in self.threads() {
             let mut length = self.case.program.threads[thread].instructions.len().max(1);
@@ -186,7 +190,7 @@ impl Shrinker {
         }
     }
 
-    /// A lock and the unlock that ends its hold; of a `TryLock` what depends on it too.
+    /// Removes a lock and the unlock that ends its hold; for a `TryLock` also what depends on it.
     fn take_out_locks(&mut self) {
         for thread in self.threads() {
             let mut index = 0;
@@ -202,7 +206,7 @@ impl Shrinker {
         }
     }
 
-    /// The last node, when its threads only meet.
+    /// Removes the last node if its threads only meet.
     fn drop_nodes(&mut self) {
         while self.case.program.nodes > 2 {
             let mut program = self.case.program.clone();
@@ -233,7 +237,7 @@ fn is_meeting(instruction: &Instruction) -> bool {
     matches!(instruction, Instruction::Collective(_))
 }
 
-/// Nobody waits for it, and it waits for nobody.
+/// Returns true for an instruction that waits for no thread, and that no thread waits for.
 fn is_plain(instruction: &Instruction) -> bool {
     matches!(
         instruction,
@@ -259,7 +263,7 @@ fn indices(instructions: &[Instruction], chosen: impl Fn(&Instruction) -> bool) 
     all.filter(|(_, instruction)| chosen(instruction)).map(|(index, _)| index).collect()
 }
 
-/// The instructions of the hold that begins here.
+/// Returns the instructions of the hold that begins here.
 fn hold_at(instructions: &[Instruction], index: usize) -> Vec<usize> {
     let is_end = |lock| move |instruction: &Instruction| *instruction == Instruction::Unlock(lock);
     match &instructions[index] {
@@ -275,7 +279,7 @@ fn hold_at(instructions: &[Instruction], index: usize) -> Vec<usize> {
     }
 }
 
-/// Takes instructions out and lets jumps lead to where they led.
+/// Removes instructions and adjusts jumps.
 fn take_out(instructions: &mut Vec<Instruction>, taken: &[usize]) {
     let moved = |to: usize| to - taken.iter().filter(|index| **index < to).count();
     let kept = instructions.drain(..).enumerate().filter(|(index, _)| !taken.contains(index));
@@ -288,12 +292,12 @@ fn take_out(instructions: &mut Vec<Instruction>, taken: &[usize]) {
     *instructions = kept.collect();
 }
 
-/// How many instructions a program has.
+/// Returns the number of instructions of a program.
 pub fn instructions(program: &Program) -> usize {
     program.threads.iter().map(|script| script.instructions.len()).sum()
 }
 
-/// A case in the language of [`crate::program::script`], ready for the catalogue.
+/// Formats a case in the language of [`crate::program::script`], ready for the catalogue.
 pub struct Listing<'a>(pub &'a Case);
 
 impl fmt::Display for Listing<'_> {

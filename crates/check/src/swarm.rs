@@ -1,7 +1,8 @@
-//! Random programs under random conditions: one seed chooses the program, what is on (loss, slow links, one-sided reads, resting pages, narrow
-//! trees, …) and the schedule, so that one seed reproduces a failure.
+//! Random programs under random conditions: one seed chooses the program, the features (loss, slow links,
+//! one-sided reads, resting pages, narrow trees, …) and the schedule, so that one seed reproduces a failure.
 //!
-//! Read first: Groce et al., *Swarm Testing*, ISSTA 2012: leaving features out of a test at random finds more than having all on always.
+//! Read first: Groce et al., *Swarm Testing*, ISSTA 2012: leaving features out of a test at random finds more
+//! than always having all of them.
 
 use hiroba_base::{NodeId, RngExt, seeded};
 use hiroba_protocol::adaptive::adaptive;
@@ -25,14 +26,14 @@ use crate::random_program::{Shape, generate};
 use crate::sequential::Sequential;
 use crate::{axioms, page_axioms, sequential};
 
-/// Whose frames a node reads.
+/// The nodes whose frames a node reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// None: nodes meet in messages only.
+    /// None: nodes only exchange messages.
     Nobody,
-    /// Every other node's.
+    /// All other nodes.
     Everybody,
-    /// Those of every other node, as where several nodes run on each of two machines.
+    /// Every second node, as if several nodes ran on each of two machines.
     EveryOther,
 }
 
@@ -46,31 +47,32 @@ impl Reach {
     }
 }
 
-/// What a program runs under.
+/// The conditions of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conditions {
     /// The protocol.
     pub protocol: Protocol,
-    /// Chooses the schedule, and the vices of network and host within what the rest allows.
+    /// Chooses the schedule, and the faults of network and host within the other conditions.
     pub schedule: u64,
-    /// What carries the messages.
+    /// The network.
     pub network: NetworkChoice,
-    /// How nodes find out what their programs write.
+    /// How nodes detect what their programs write.
     pub tracking: WriteTracking,
-    /// Whose frames a node reads.
+    /// The nodes whose frames a node reads.
     pub reach: Reach,
-    /// After how many unwritten releases pages rest.
+    /// The number of unwritten releases after which pages rest.
     pub rest_after: u32,
-    /// How many nodes are below each in the tree.
+    /// The number of children of each node in the tree.
     pub below_max: u16,
     /// How homes move.
     pub homes: HomePolicy,
-    /// Whether pages that go with locks are fetched with them; under the adaptive protocol, whether it learns within a few barriers.
+    /// Whether pages that go with locks are fetched with them; under the adaptive protocol, whether it learns
+    /// within a few barriers.
     pub follows_locks: bool,
 }
 
 impl Conditions {
-    /// The plainest ones.
+    /// Returns the simplest conditions.
     pub fn plain(schedule: u64) -> Conditions {
         Conditions {
             protocol: Protocol::Hlrc,
@@ -86,22 +88,23 @@ impl Conditions {
     }
 }
 
-/// A program and what it runs under.
+/// A program and its conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
     /// The program.
     pub program: Program,
-    /// What it runs under.
+    /// The conditions.
     pub conditions: Conditions,
 }
 
 impl Case {
-    /// The case of a seed under home-based lazy release consistency.
+    /// Returns the case of a seed under home-based lazy release consistency.
     pub fn of(seed: u64) -> Case {
         Case::under(Protocol::Hlrc, seed)
     }
 
-    /// The case of a seed under a protocol: with what it can do of what the seed chooses.
+    /// Returns the case of a seed under a protocol, with those features of the seed that the protocol
+    /// supports.
     pub fn under(protocol: Protocol, seed: u64) -> Case {
         let mut random = seeded(seed ^ 0x0005_3a12);
         let mut shape = Shape {
@@ -110,7 +113,8 @@ impl Case {
             publications: random.random_bool(0.4),
             waits: false,
         };
-        // The lossy network carries no messages of a node to itself, which publications between its threads are.
+        // The lossy network carries no messages of a node to itself, such as publications between its
+        // threads.
         let is_lossy = random.random_range(0..16) == 0 && !shape.publications;
         let mut conditions = Conditions {
             protocol,
@@ -118,9 +122,9 @@ impl Case {
             network: if is_lossy { NetworkChoice::Lossy } else { NetworkChoice::Shuffled },
             tracking: if random.random_bool(0.5) { WriteTracking::Async } else { WriteTracking::Fault },
             reach: [Reach::Nobody, Reach::Everybody, Reach::EveryOther][random.random_range(0..3)],
-            // Pages go to rest within a run of a few releases only if they may do so soon.
+            // In a run of a few releases, pages rest only if they may do so early.
             rest_after: [2, 5, RESTING_AFTER_RELEASES][random.random_range(0..3)],
-            // So few nodes are a deep tree only if few may be below each.
+            // Few nodes form a deep tree only if each has few children.
             below_max: [1, 2, BELOW_MAX][random.random_range(0..3)],
             homes: HomePolicy::ALL[random.random_range(0..HomePolicy::ALL.len())],
             follows_locks: random.random_bool(0.5),
@@ -158,19 +162,20 @@ pub enum Wrong {
     Racy(String),
 }
 
-/// One in so many runs is held against sequential consistency too, as programs without races allow: it is the slowest judge.
+/// One run in this many is also checked for sequential consistency, which programs without races have. That
+/// checker is the slowest.
 const SEQUENTIAL_ONE_IN: u64 = 8;
 
-/// A run that keeps every promise.
+/// The counts of a run that keeps every promise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Loads that were judged byte by byte.
+    /// Loads that were checked byte by byte.
     pub loads: usize,
-    /// Write notices that were judged by page facts.
+    /// Write notices that were checked by page facts.
     pub notices: usize,
 }
 
-/// The protocol as a node has it under the conditions.
+/// Returns the protocol of a node under the conditions.
 fn coherence(conditions: &Conditions, me: NodeId, limits: Limits) -> Box<dyn Coherence> {
     let Conditions { protocol, reach, rest_after, homes, follows_locks, .. } = *conditions;
     let reached = NodeId::all(limits.nodes).filter(|node| *node != me && reach.includes(me, *node));
@@ -183,7 +188,7 @@ fn coherence(conditions: &Conditions, me: NodeId, limits: Limits) -> Box<dyn Coh
         }
         Protocol::ErcInvalidate => eager(Mode::Invalidate),
         Protocol::ErcUpdate => eager(Mode::Update),
-        // What takes a habit, in programs of a few barriers.
+        // The thresholds of habits for programs of a few barriers.
         Protocol::Adaptive if follows_locks => {
             Box::new(adaptive(reached).moving_after(SOON).resting_after(rest_after).ordering_hastily())
         }
@@ -195,10 +200,11 @@ fn coherence(conditions: &Conditions, me: NodeId, limits: Limits) -> Box<dyn Coh
     }
 }
 
-/// Runs a case, with a planted bug or without, and holds it against everything that a program without races is promised.
+/// Runs a case, with or without a planted bug, and checks everything that a program without races is
+/// promised.
 ///
 /// # Errors
-/// What is wrong.
+/// What is wrong with the run.
 pub fn examine(case: &Case, mutant: Option<Mutant>) -> Result<Kept, Wrong> {
     let Conditions { protocol, schedule, network, tracking, reach, below_max, .. } = case.conditions;
     let one_sided = reach != Reach::Nobody;
@@ -236,7 +242,7 @@ fn judge_sequentially(execution: &Execution, schedule: u64) -> Result<(), Wrong>
     Ok(())
 }
 
-/// The command that runs a seed again, shrinks it and explains it.
+/// Returns the command that runs a seed again, shrinks it and explains it.
 pub fn replay_command(protocol: Protocol, seed: u64, mutant: Option<Mutant>) -> String {
     let mutant = mutant.map_or(String::new(), |mutant| format!(" {mutant:?}"));
     let protocol = if protocol == Protocol::Hlrc { "" } else { &format!("--protocol {} ", protocol.name()) };

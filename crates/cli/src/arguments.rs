@@ -1,4 +1,4 @@
-//! The command line: what is known, what is available, and one sentence for everything else.
+//! The command line: parses and checks it, and answers everything unknown with one sentence.
 
 mod habits;
 mod values;
@@ -19,12 +19,13 @@ use crate::bench::{BenchOptions, BenchPlan, Group, UnsealedJob};
 use crate::compiler::Language;
 use crate::failure::{Failure, STATUS_BAD_INPUT};
 use crate::reproduce::{LATER_PAPERS, PAPERS, ReproduceOptions, Scale};
+use crate::run::executables;
 use crate::run::options::{HostsGiven, ReportOptions, RunOptions};
 use crate::trace::TraceCommand;
 use hiroba_wire::FabricKind;
-use hiroba_wire::control::{CoherenceChoices, MemoryLimit, TransportChoices};
+use hiroba_wire::control::{CoherenceChoices, FaultSourceChoice, MemoryLimit, SwapPlace, TransportChoices};
 
-/// What the user asked for, checked.
+/// A command of the user, with checked arguments.
 #[derive(Debug)]
 pub enum Command {
     /// Print help or the version.
@@ -38,85 +39,85 @@ pub enum Command {
     Agent,
     /// Call a compiler.
     Compile {
-        /// Which one.
+        /// The language.
         language: Language,
         /// Its arguments.
         arguments: Vec<OsString>,
     },
     /// Measure what Hiroba costs here.
     Bench(Box<BenchOptions>),
-    /// Be one of the nodes that `bench` measures with.
+    /// Run one of the nodes that `bench` measures with.
     BenchNode(BenchPlan),
     /// Run the nodes of a measurement without seals.
     BenchJob(Box<UnsealedJob>),
-    /// Show a first run.
+    /// Introduce a newcomer to Hiroba with a first run.
     Demo {
         /// How many nodes to compare with one.
         nodes: u16,
     },
-    /// Look at a trace.
+    /// Summarise or export a trace.
     Trace(TraceCommand),
-    /// Judge a traced run.
+    /// Check a traced run against its protocol's promises.
     Check {
         /// The trace's directory.
         directory: PathBuf,
         /// Whether to print the verdict as JSON.
         json: bool,
     },
-    /// Be a node that runs a program of the checker's language.
+    /// Run one node of a program in the checker's language.
     Litmus(crate::litmus::LitmusArguments),
-    /// Make a paper's tables.
+    /// Produce the tables of a paper.
     Reproduce(ReproduceOptions),
     /// Write manual pages and completions.
     Generate {
         /// The directory `share` of the prefix.
         share: PathBuf,
     },
-    /// Say what this machine offers and lacks.
+    /// Report what this machine offers and lacks.
     Doctor,
 }
 
 const AFTER_HELP: &str = "\
-On several machines (--hosts, -H) nodes are numbered host by host, in the given order; a host \
+On several machines (--hosts, -H) nodes are numbered host by host, in the order given. A host \
 without slots gets an equal share of -n, else a node for each of its cores divided by THREADS. \
-Program and working directory must be there under the same paths, and hiroba of the same build (its \
-path there: $HIROBA_AGENT, if another). The environment of nodes on other machines is that of a \
-login there, and the variables HIROBA_*, OMP_* and -x. Node 0 reads standard input only on this machine.
+The program, the working directory and the same build of hiroba must exist there under the same paths (set \
+$HIROBA_AGENT if its path differs). Nodes on other machines have the environment of a login there and \
+the variables HIROBA_*, OMP_* and -x. Node 0 reads standard input only if it runs on this machine.
 
-Words of mpirun are understood: -np, --np, -host, --hostfile, -machinefile, --tag-output (--label), \
+These options of mpirun are accepted: -np, --np, -host, --hostfile, -machinefile, --tag-output (--label), \
 --bind-to (--bind), --oversubscribe.
 
-Exit status: that of node 0 if it is not zero, else the first other node's that is not; 125 a fault \
-of Hiroba's or of its arguments, 126 the program cannot be executed, 127 it was not found, 128+S a \
+Exit status: that of node 0 if it is not zero, else the first nonzero one of another node; 125 an error \
+in Hiroba or its arguments, 126 the program cannot be executed, 127 it was not found, 128+S a \
 node was killed by signal S. Data races that --races reports do not change it.
 
-A job in which every thread waits for another is ended with 125 and a report of who waits for what.";
+A job in which every thread waits for another ends with 125 and a report of what each thread waits for.";
 
 const AFTER_BENCH_HELP: &str = "\
 Times are of single operations, measured one by one after a warm-up; p50 is the median, p99 the \
 99th percentile. 'raw' is the same exchange over plain sockets, sealed as the fabric seals its \
 messages, or through mapped memory, or the same bytes moved by plain loads, measured in the same \
-run; 'ratio' is the figure over raw. 'home idle' waits for the answer awake, 'home computing' runs \
-the program meanwhile. 'program' measures a C program, compiled by 'hiroba cc', and is left out \
-where that fails. Rows are printed as they are measured; where nodes got less than 0.9 of a core \
-while they could run, it is said below them.";
+run; 'ratio' is the figure divided by raw. With 'home idle' the home polls; with 'home computing' it runs \
+a program. 'program' measures a C program, compiled by 'hiroba cc', and is left out \
+if that fails. Rows are printed as they are measured; a note follows if nodes got less than 0.9 of \
+a core while they were ready to run.";
 
 const AFTER_REPRODUCE_HELP: &str = "\
-Compiles the papers' programs with $HIROBA_CC, $CC or cc, with Hiroba and without, and runs both. A \
-run whose checks do not pass is an error and never a figure. Every figure says how it was obtained: \
-by the clock, or, where nodes share cores, from processor seconds, which know no waiting and so give \
-an upper bound. Leave the machine alone meanwhile: figures by the clock of a busy one bear a '!'.
+Compiles the papers' programs with $HIROBA_CC, $CC or cc, with and without Hiroba, and runs both. A \
+run whose checks fail is an error, not a figure. Every figure says how it was obtained: by the \
+clock, or, where nodes share cores, from processor seconds, which exclude waiting and so give \
+an upper bound. Run nothing else meanwhile: on a busy machine, figures by the clock are marked '!'.
 
 Exit status: 0, 2 an unknown paper or a file that cannot be written, 125 a run failed or a paper is \
 not available yet, 127 there is no compiler.";
 
 const AFTER_CHECK_HELP: &str = "\
-Every run is judged by what its nodes did to pages; accesses that a program makes through \
-hiroba_traced_load and hiroba_traced_store are judged byte by byte as well.
+Checks every run by what its nodes did to pages. Accesses that a program makes through \
+hiroba_traced_load and hiroba_traced_store are also checked byte by byte.
 
 Exit status: 0 the run keeps every promise, 1 it breaks one, 125 the trace cannot be read, or it is \
-cut off and what there is of it keeps every promise. Data races are the program's own and do not \
-change it.";
+cut off and the part that was recorded keeps every promise. Data races are errors of the program and do not \
+change the status.";
 
 const USAGE_CC: &str = "hiroba cc [--showme] [COMPILER ARGS]...";
 const USAGE_CXX: &str = "hiroba cxx [--showme] [COMPILER ARGS]...";
@@ -137,7 +138,7 @@ macro_rules! after_compiler_help {
             $compiler,
             ". A $",
             $variable,
-            " that is hiroba itself is passed over. So build tools can be told to use it:\n\n  make ",
+            " that is hiroba itself is ignored, so a build tool can be told to use the wrapper:\n\n  make ",
             $variable,
             "='hiroba ",
             $command,
@@ -202,13 +203,13 @@ enum Subcommands {
         #[arg(short, value_name = "NODES", default_value = "4", allow_hyphen_values = true)]
         nodes: String,
     },
-    /// Look at what 'run --trace DIR' has recorded
+    /// Summarise or export what 'run --trace DIR' has recorded
     #[command(subcommand)]
     Trace(TraceSubcommands),
-    /// Tell what this machine offers and lacks, what is lost by that, and what to do about it
+    /// Report what this machine offers and lacks, what that costs, and what to do about it
     #[command(after_help = AFTER_DOCTOR_HELP)]
     Doctor,
-    /// Hold a run that 'run --trace DIR' has recorded against what its protocol promises
+    /// Check a run that 'run --trace DIR' has recorded against its protocol's promises
     #[command(after_help = AFTER_CHECK_HELP)]
     Check {
         /// The directory after --trace
@@ -228,14 +229,14 @@ enum Subcommands {
     Calibrate(UnavailableArguments),
     #[command(hide = true, disable_help_flag = true)]
     Top(UnavailableArguments),
-    /// Run what a paper measured, and show its tables and figures with ours beside the paper's
+    /// Repeat a paper's measurements, and show its tables and figures beside ours
     #[command(after_help = AFTER_REPRODUCE_HELP)]
     Reproduce(ReproduceArguments),
 }
 
 #[derive(Subcommand)]
 enum TraceSubcommands {
-    /// Count what a trace holds
+    /// Count the events of a trace
     Summary {
         /// The directory after --trace
         #[arg(value_name = "DIR")]
@@ -284,11 +285,15 @@ struct RunArguments {
     threads_per_node: String,
     #[command(flatten)]
     coherence: CoherenceArguments,
-    /// What carries the messages: udp, tcp or shm (between processes of one machine)
+    /// Fabric that carries the messages: udp, tcp or shm (between processes of one machine)
     #[arg(long, value_name = "FABRIC", default_value = "udp")]
     fabric: String,
     #[command(flatten)]
     tracking: TrackingArguments,
+    /// Run an executable that was not built for Hiroba: its threads run on all nodes, in one address space
+    /// (programs of GNU's OpenMP are run so without it)
+    #[arg(long)]
+    pthread: bool,
     /// Run this node under gdb, or $HIROBA_DEBUGGER, on the terminal; the other nodes run on
     #[arg(long, value_name = "NODE", allow_hyphen_values = true)]
     debug: Option<String>,
@@ -297,19 +302,20 @@ struct RunArguments {
     /// Set a variable for the nodes, or pass it to other machines as it is; may be repeated
     #[arg(short = 'x', value_name = "VAR[=VALUE]")]
     variables: Vec<OsString>,
-    /// Inflict faults on the network, for tests: probabilities and a seed
+    /// Inject network faults, for tests: probabilities and a seed
     #[arg(long, value_name = "loss=P,reorder=P,dup=P,seed=N")]
     inject: Option<String>,
-    /// Promise that what travels over a network is encrypted (it is so in any case, since the cipher is faster that way)
+    /// Require that network traffic is encrypted (it always is: authentication alone would not be faster)
     #[arg(long)]
     encrypt: bool,
-    /// Keep the processors from sleeping deeply while the job runs: on or off [default: on where it is allowed]
+    /// Keep the processors out of deep sleep while the job runs: on or off [default: on where allowed]
     #[arg(long, value_name = "on|off")]
     low_latency: Option<String>,
-    /// Give each node processors of its own, where there are enough for all threads: on or off
+    /// Give each node processors of its own if there are enough for all threads: on or off
     #[arg(long, value_name = "on|off", default_value = "on")]
     bind: String,
-    /// Take a node for dead when nothing has been heard of it for so long; 0 never does [default: 3 on one machine, 10 on several]
+    /// Consider a node dead after this many seconds of silence; 0 disables this [default: 3 on one machine,
+    /// 10 on several]
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     dead_after: Option<String>,
     #[command(flatten)]
@@ -323,54 +329,67 @@ struct RunArguments {
     program: Vec<OsString>,
 }
 
-/// Which protocol keeps memory coherent, and what it may do of its own accord.
+/// The coherence protocol and what it may do on its own initiative.
 #[derive(Args)]
 struct CoherenceArguments {
-    /// Coherence protocol: hlrc (home-based lazy release consistency), adaptive (hlrc whose homes move, and whose pages come unasked, as the program needs them), aurc (hlrc with stores that go
-    /// to large pieces of another node's memory at once over shm, and else leave in the background), lrc (the same without homes), erc-invalidate or erc-update (eager release consistency) or sc (sequential
-    /// consistency)
-    #[arg(long, value_name = "PROTOCOL", default_value = "hlrc")]
-    protocol: String,
-    /// When the home of a page moves: off, modification (at barriers, to who has modified most of it) or faults (to who faults on it most); under
-    /// hlrc, aurc (but for pages that all nodes have mapped) and the eager protocols
+    /// Coherence protocol: hlrc (home-based lazy release consistency), adaptive (hlrc whose homes move and
+    /// whose pages are pushed, as the program needs them), aurc (hlrc whose stores to large pieces of another
+    /// node's memory go there directly over shm, and otherwise leave in the background), lrc (the same
+    /// without homes), erc-invalidate or erc-update (eager release consistency) or sc (sequential
+    /// consistency) [default: hlrc, and sc with --pthread and for OpenMP programs, where hlrc honours atomic
+    /// variables and flags with the exceptions that docs/EXECUTABLES.md names]
+    #[arg(long, value_name = "PROTOCOL")]
+    protocol: Option<String>,
+    /// When the home of a page moves: off, modification (at barriers, to the node that has modified most of
+    /// it) or faults (to the node that faults on it most); under hlrc, aurc (except pages that all nodes have
+    /// mapped) and the eager protocols
     #[arg(long, value_name = "POLICY", default_value = "off")]
     home_migration: String,
-    /// Fetch pages ahead of the program, as it says or as its faults show: on or off (a fault for every page)
+    /// Fetch pages before the program needs them, as its hints say or its faults suggest: on or off (one
+    /// fault per page)
     #[arg(long, value_name = "on|off", default_value = "on")]
     prefetch: String,
 }
 
-/// What pages are, and how accesses to them are seen.
+/// Properties of pages, and how accesses to them are detected.
 #[derive(Args)]
 struct TrackingArguments {
-    /// Coherence unit of regions that choose none: a power of two from 4K to 2M
+    /// Coherence unit of regions that set none: a power of two from 4K to 2M
     #[arg(long, value_name = "SIZE", default_value = "4K", allow_hyphen_values = true)]
     page_size: String,
     /// How page faults are caught: event, sigbus or sigsegv [default: the best that is allowed here]
     #[arg(long, value_name = "SOURCE")]
     fault_source: Option<String>,
-    /// How writes are found: async (the kernel notes them, Linux 6.7; those to pages of 64 KiB or more fault all the same) or fault [default: the best that is allowed here]
+    /// How writes are detected: async (the kernel records them, Linux 6.7; pages of 64 KiB or more still
+    /// fault) or fault [default: the best that is allowed here]
     #[arg(long, value_name = "TRACKING")]
     write_tracking: Option<String>,
-    /// Report bytes that two nodes wrote, or one wrote and one read, without synchronisation, with the lines of the program (build it with -g). Stores are seen byte by byte, of loads those that are a node's first touch of a page after a synchronisation
+    /// Report bytes that two nodes wrote, or that one wrote and one read, without synchronisation, with the
+    /// lines of the program (build it with -g). Every byte stored is seen; of loads, only a node's first
+    /// access to a page after a synchronisation
     #[arg(long)]
     races: bool,
 }
 
-/// How much memory a node gives to shared pages.
+/// Memory that a node provides for shared pages.
 #[derive(Args)]
 struct MemoryArguments {
-    /// Memory that shared pages may take on each node, as 512M or 4G: beyond it copies of other nodes'
-    /// pages leave, and come back when they are touched; under hlrc, with homes that stay [default: all
-    /// that there is]
+    /// Memory that shared pages may take on each node, as 512M or 4G: above it, copies of other nodes' pages
+    /// are evicted, and fetched again when they are touched; under hlrc, with homes that stay [default: no
+    /// limit]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     memory_limit: Option<String>,
-    /// Which copies leave: fifo, clock, lru-scan, lirs, s3-fifo or sieve
+    /// Which pages are evicted: fifo, clock, lru-scan, lirs, s3-fifo or sieve
     #[arg(long, value_name = "POLICY", default_value = "clock")]
     replacement: String,
+    /// Where evicted pages go that are homed on the node itself, when evicting copies is not enough for
+    /// --memory-limit: a directory on each node's disk, as /var/tmp, and how much of it a node may use, as
+    /// /var/tmp:8G. The file there has no name, is encrypted, and disappears with the job
+    #[arg(long, value_name = "DIR[:SIZE]")]
+    swap: Option<String>,
 }
 
-/// What the user is told of a run.
+/// What is reported of a run.
 #[derive(Args)]
 struct ReportArguments {
     /// Show where the time went when the job has ended, and whether nodes got the cores that they could have
@@ -380,7 +399,8 @@ struct ReportArguments {
     /// Record faults, messages and synchronisation of every node in DIR, which must be new or empty
     #[arg(long, value_name = "DIR")]
     trace: Option<PathBuf>,
-    /// Show on the terminal, once a job has run for a second, what it is doing: a line on standard error that is gone at the end
+    /// Show what the job is doing in a line on standard error, on a terminal, once it has run for a second;
+    /// the line is removed at the end
     #[arg(long)]
     progress: bool,
     /// Put the number of the node in front of each line that the program writes
@@ -388,13 +408,14 @@ struct ReportArguments {
     label: bool,
 }
 
-/// Where nodes run, if not on this machine alone.
+/// Where nodes run, other than on this machine.
 #[derive(Args)]
 struct HostArguments {
-    /// Run on the machines that FILE lists, one a line as HOST [slots=N] [address=IP], reached by ssh; see below
+    /// Run on the machines that FILE lists, one per line as HOST [slots=N] [address=IP], reached by ssh; see
+    /// below
     #[arg(long, value_name = "FILE", conflicts_with = "host_list")]
     hosts: Option<PathBuf>,
-    /// Run on these machines, as --hosts does on those of a file
+    /// Run on these machines, listed as in a file for --hosts
     #[arg(short = 'H', value_name = "HOST[:SLOTS],...")]
     host_list: Option<String>,
     /// Start programs on other machines by CMD HOST PROGRAM ARGS instead of ssh
@@ -411,25 +432,26 @@ struct BenchArguments {
     /// Nodes of the measured job, 2 to 4096
     #[arg(short, value_name = "NODES", default_value = "2", allow_hyphen_values = true)]
     nodes: String,
-    /// What carries the messages: udp, tcp or shm
+    /// Fabric that carries the messages: udp, tcp or shm
     #[arg(long, value_name = "FABRIC", default_value = "udp")]
     fabric: String,
     /// How page faults are caught: event, sigbus or sigsegv [default: the best that is allowed here]
     #[arg(long, value_name = "SOURCE")]
     fault_source: Option<String>,
-    /// How writes are found: async or fault [default: the best that is allowed here]
+    /// How writes are detected: async or fault [default: the best that is allowed here]
     #[arg(long, value_name = "TRACKING")]
     write_tracking: Option<String>,
-    /// Fewer repetitions
+    /// Repeat fewer times
     #[arg(long)]
     quick: bool,
-    /// Measure with messages that bear no seal, to see what the seal costs; there is no such thing for programs
+    /// Measure with messages that are not encrypted, to see what encryption costs; programs cannot run this
+    /// way
     #[arg(long)]
     without_seal: bool,
     /// Print the rows as Markdown tables, below a line that names the machine
     #[arg(long)]
     markdown: bool,
-    /// Write the rows to FILE as JSON, too
+    /// Also write the rows to FILE as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -441,25 +463,23 @@ struct ReproduceArguments {
     /// (Sugawara and others: messages to ports)
     #[arg(value_name = "PAPER")]
     paper: Option<String>,
-    /// Fewer runs, some of them shorter: two minutes at most on two cores
+    /// Run fewer jobs, some of them shorter: two minutes at most on two cores
     #[arg(long)]
     quick: bool,
-    /// As little as shows that everything works, for tests
+    /// Run the least that shows that everything works, for tests
     #[arg(long, hide = true)]
     tiny: bool,
-    /// Write the figures to FILE as JSON, too
+    /// Also write the figures to FILE as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write a page with plots to FILE, too
+    /// Also write a page with plots to FILE
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
 
-/// Flags with a settled name and meaning that this version cannot honour.
+/// Flags whose name and meaning are settled, but which this version does not support.
 #[derive(Args)]
 struct UnavailableFlags {
-    #[arg(long, hide = true)]
-    swap: Option<String>,
     #[arg(long, hide = true)]
     slow: Option<String>,
     #[arg(long = "virtual", hide = true)]
@@ -467,10 +487,9 @@ struct UnavailableFlags {
 }
 
 impl UnavailableFlags {
-    /// The first flag given, with what to do instead.
+    /// Returns the first flag given, with what to do instead.
     fn first_given(&self) -> Option<(&'static str, &'static str)> {
         let flags = [
-            (self.swap.is_some(), "--swap", "leave it out: pages stay in memory"),
             (self.slow.is_some(), "--slow", "leave it out: every node runs at full speed"),
             (self.virtual_cluster.is_some(), "--virtual", "use -n to run nodes on this machine"),
         ];
@@ -478,7 +497,7 @@ impl UnavailableFlags {
     }
 }
 
-/// The command line as it is described to readers of manuals and to shells.
+/// Returns the description of the command line, for manual pages and shell completions.
 pub fn described() -> clap::Command {
     CommandLine::command()
 }
@@ -540,42 +559,61 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
             "--launcher starts programs on other machines; say which with --hosts FILE or -H HOST,HOST",
         ));
     }
-    // How many nodes the hosts have is known when they have answered.
+    // With hosts, the number of nodes is known only when they have answered.
     let nodes_max = if hosts.is_some() { nodes_asked.unwrap_or(MAX_NODES) } else { nodes };
     if given.reports.label && given.debug.is_some() {
         return Err(Failure::new(
-            "--label and --debug do not go together, as the debugger needs the terminal to itself; leave --label out",
+            "--label and --debug exclude each other, since the debugger needs the terminal to itself; leave --label out",
         ));
     }
     if given.reports.progress && given.debug.is_some() {
         return Err(Failure::new(
-            "--progress and --debug do not go together, as the debugger needs the terminal to itself; leave --progress out",
+            "--progress and --debug exclude each other, since the debugger needs the terminal to itself; leave --progress out",
         ));
     }
     let fabric = check_fabric(given.fabric)?;
     if given.inject.is_some() && !fabric.carries_datagrams() {
         return Err(Failure::new(format!(
-            "--inject inflicts faults on datagrams, and there are none with --fabric {}; \
+            "--inject loses, doubles and reorders datagrams, and --fabric {} sends none; \
              use --fabric udp, or leave --inject out",
             fabric.name()
         )));
     }
-    let protocol = check_protocol(&given.coherence.protocol)?;
+    let openmp = given.program.first().is_some_and(|program| executables::is_openmp(program));
+    // Such a program joins no job by itself: its threads are run on all nodes.
+    let pthread = given.pthread || openmp;
+    let protocol = match &given.coherence.protocol {
+        Some(name) => check_protocol(name)?,
+        None if pthread => Protocol::Sc,
+        None => Protocol::Hlrc,
+    };
     let name = protocol.name();
+    let fault_source = check_fault_source(given.tracking.fault_source.as_deref())?;
+    let fault_source = if pthread {
+        let what = if openmp { "an OpenMP program" } else { "--pthread" };
+        check_pthread(what, protocol, fault_source)?
+    } else {
+        fault_source
+    };
     if protocol.needs_write_faults() && given.tracking.write_tracking.as_deref() == Some("async") {
         return Err(Failure::new(format!(
-            "--protocol {name} needs every first store to fault, so it goes with --write-tracking fault only; leave --write-tracking out",
+            "--protocol {name} needs every first store to fault, so it requires --write-tracking fault; leave --write-tracking out",
         )));
     }
-    if protocol != Protocol::Hlrc && given.tracking.races {
+    // Their atomic variables and flags may order data in pages of this protocol. That needs stores that
+    // fault: none may slip into an interval while it is closed (`protocol/src/hlrc/ordered.rs`).
+    let orders_fetches = given.pthread && !openmp && protocol == Protocol::Hlrc && nodes_max > 1;
+    let write_tracking =
+        given.tracking.write_tracking.as_deref().or_else(|| orders_fetches.then_some("fault"));
+    if !protocol.finds_races() && given.tracking.races {
         return Err(Failure::new(format!(
-            "--races holds the intervals of home-based release consistency against each other, and --protocol {name} keeps none of that kind; use --protocol hlrc",
+            "--races compares the intervals of home-based release consistency, and --protocol {name} has none; use --protocol hlrc",
         )));
     }
     let home_migration = check_home_migration(&given.coherence.home_migration, protocol)?;
     if home_migration != HomePolicy::Fixed.name() && given.tracking.races {
         return Err(Failure::new(
-            "--races needs homes that stay where they are; leave --home-migration out, or --races",
+            "--races needs homes that do not move; leave out --home-migration or --races",
         ));
     }
     let page_size = check_page_size(&given.tracking.page_size)?;
@@ -584,7 +622,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     refuse_with_limit(memory_limit.as_ref(), protocol, homes_stay, given.tracking.races)?;
     if memory_limit.is_some() && nodes_max == 1 {
         return Err(Failure::new(
-            "--memory-limit has pages leave for other nodes, and this job has one node; use -n 2 or more, or leave it out",
+            "--memory-limit evicts pages to other nodes, and this job has one node; use -n 2 or more, or leave it out",
         ));
     }
     let mut program = given.program.into_iter();
@@ -595,11 +633,12 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         threads_per_node,
         coherence: CoherenceChoices {
             protocol: name.to_owned(),
+            program_protocol: pthread.then(|| Protocol::Sc.name().to_owned()),
             home_migration,
             prefetch: check_switch("--prefetch", &given.coherence.prefetch)?,
             page_size,
-            fault_source: check_fault_source(given.tracking.fault_source.as_deref())?,
-            write_tracking: check_write_tracking(given.tracking.write_tracking.as_deref())?,
+            fault_source,
+            write_tracking: check_write_tracking(write_tracking)?,
             races: given.tracking.races,
             memory_limit,
         },
@@ -617,6 +656,8 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
             label: given.reports.label,
         },
         variables: check_variables(given.variables)?,
+        pthread,
+        openmp,
         low_latency: given
             .low_latency
             .as_deref()
@@ -631,7 +672,30 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     })
 }
 
-/// A thread's fault may bring many pages, each perhaps with a twin, before one of them is used.
+/// Checks what an executable that was not built for Hiroba needs: a protocol under which other nodes see
+/// stores in order, and a fault source whose faults the kernel waits for in system calls and on the program's
+/// own stack.
+fn check_pthread(
+    what: &str,
+    protocol: Protocol,
+    source: FaultSourceChoice,
+) -> Result<FaultSourceChoice, Failure> {
+    if !protocol.runs_executables() {
+        return Err(Failure::new(format!(
+            "{what} expects sc, hlrc or adaptive after --protocol, got {}; leave --protocol out",
+            protocol.name()
+        )));
+    }
+    match source {
+        FaultSourceChoice::Automatic | FaultSourceChoice::Event => Ok(FaultSourceChoice::Event),
+        _ => Err(Failure::new(format!(
+            "{what} needs --fault-source event, since the program's stacks are shared; leave --fault-source out",
+        ))),
+    }
+}
+
+/// The lowest memory limit, in pages: a thread's fault may bring many pages, each perhaps with a twin, before
+/// one of them is used.
 const LIMIT_PAGES_MIN: u64 = 256;
 
 fn check_memory_limit(given: &MemoryArguments, page_size: PageSize) -> Result<Option<MemoryLimit>, Failure> {
@@ -639,7 +703,14 @@ fn check_memory_limit(given: &MemoryArguments, page_size: PageSize) -> Result<Op
         .replacement
         .parse()
         .map_err(|error: UnknownPolicy| Failure::new(format!("{error}, after --replacement")))?;
-    let Some(size) = &given.memory_limit else { return Ok(None) };
+    let Some(size) = &given.memory_limit else {
+        return match &given.swap {
+            Some(_) => Err(Failure::new(
+                "--swap takes pages that a node evicts at its limit; add --memory-limit SIZE, or leave --swap out",
+            )),
+            None => Ok(None),
+        };
+    };
     let bytes = parse_size(size).ok_or_else(|| {
         Failure::new(format!("expected a size such as 512M or 4G after --memory-limit, got '{size}'"))
     })?;
@@ -650,10 +721,38 @@ fn check_memory_limit(given: &MemoryArguments, page_size: PageSize) -> Result<Op
             least >> 10
         )));
     }
-    Ok(Some(MemoryLimit { bytes, replacement: replacement.name().to_owned() }))
+    let swap = given.swap.as_deref().map(|place| check_swap(place, page_size)).transpose()?;
+    Ok(Some(MemoryLimit { bytes, replacement: replacement.name().to_owned(), swap }))
 }
 
-/// What copies cannot leave under.
+/// Parses a directory and how much of it a node may use. What follows the last colon is a size, unless it
+/// contains a slash.
+fn check_swap(given: &str, page_size: PageSize) -> Result<SwapPlace, Failure> {
+    let (directory, size) = match given.rsplit_once(':') {
+        Some((directory, size)) if !size.contains('/') => (directory, Some(size)),
+        _ => (given, None),
+    };
+    let expected = |what: &str| Failure::new(format!("expected {what} after --swap, got '{given}'"));
+    if directory.is_empty() {
+        return Err(expected("a directory, as /var/tmp or /var/tmp:8G,"));
+    }
+    let bytes_max = size
+        .map(|size| {
+            parse_size(size).ok_or_else(|| expected("DIR or DIR:SIZE, with a size such as 512M or 8G,"))
+        })
+        .transpose()?;
+    if bytes_max.is_some_and(|bytes| bytes < page_size.bytes() as u64) {
+        return Err(expected(&format!("a size of one page ({}K) or more", page_size.bytes() >> 10)));
+    }
+    // Nodes may have another working directory than the launcher.
+    let absolute = std::path::absolute(directory).map_err(|error| {
+        Failure::new(format!("expected a working directory to resolve --swap against, got: {error}"))
+    })?;
+    let directory = absolute.to_str().ok_or_else(|| expected("a directory whose path is UTF-8"))?.to_owned();
+    Ok(SwapPlace { directory, bytes_max })
+}
+
+/// Refuses options under which no copy can be evicted.
 fn refuse_with_limit(
     limit: Option<&MemoryLimit>,
     protocol: Protocol,
@@ -662,11 +761,11 @@ fn refuse_with_limit(
 ) -> Result<(), Failure> {
     let sentence = match limit {
         None => return Ok(()),
-        Some(_) if protocol != Protocol::Hlrc || !homes_stay => {
+        Some(_) if !protocol.gives_up_pages() || !homes_stay => {
             "--memory-limit has copies leave under --protocol hlrc with homes that stay; leave the limit out, or              other protocols and --home-migration"
         }
         Some(_) if races => {
-            "--races keeps what it compares, so no copy may leave; leave --memory-limit out, or --races"
+            "--races keeps every copy that it compares, so none can be evicted; leave out --memory-limit or --races"
         }
         Some(_) => return Ok(()),
     };
@@ -684,12 +783,12 @@ fn check_bench(given: BenchArguments) -> Result<BenchOptions, Failure> {
     if given.without_seal && !fabric.is_sealed() {
         let sealed = FabricKind::ALL.into_iter().filter(|kind| kind.is_sealed()).map(FabricKind::name);
         return Err(Failure::new(format!(
-            "nothing is sealed over {}; use --without-seal with --fabric {}",
+            "nothing is encrypted over {}; use --without-seal with --fabric {}",
             fabric.name(),
             sealed.collect::<Vec<_>>().join(" or ")
         )));
     }
-    // Passed on as they were given, once they have been checked.
+    // These are passed to the nodes as they were given, once they have been checked.
     check_fault_source(given.fault_source.as_deref())?;
     check_write_tracking(given.write_tracking.as_deref())?;
     Ok(BenchOptions {
@@ -726,7 +825,7 @@ fn check_reproduce(given: ReproduceArguments) -> Result<ReproduceOptions, Failur
     Ok(ReproduceOptions { paper, scale, json: given.json, html: given.html })
 }
 
-/// In the order in which they are measured, each once.
+/// Returns the groups in the order in which they are measured, each once.
 fn check_groups(given: &[String]) -> Result<Vec<Group>, Failure> {
     let known = || Group::ALL.iter().map(|group| group.name()).collect::<Vec<_>>().join(", ");
     for name in given {
@@ -735,7 +834,7 @@ fn check_groups(given: &[String]) -> Result<Vec<Group>, Failure> {
             name if Group::ALL.iter().any(|group| group.name() == name) => {}
             name => {
                 return Err(Failure::new(format!(
-                    "there is nothing called '{name}' to measure; use one of {} or all",
+                    "there is no group '{name}' to measure; use one of {} or all",
                     known()
                 )));
             }
@@ -787,7 +886,7 @@ fn explain(error: &clap::Error) -> Result<Command, Failure> {
         }
         ErrorKind::ArgumentConflict => match text(ContextKind::PriorArg).split([' ', '=']).next() {
             Some(other) if !other.is_empty() && other != flag => {
-                format!("{flag} and {other} do not go together; leave one of them out")
+                format!("{flag} and {other} exclude each other; leave one of them out")
             }
             _ => format!("{flag} may be given only once; see 'hiroba run --help'"),
         },

@@ -1,4 +1,4 @@
-//! `hiroba check`: judges a traced run by everything that its records allow.
+//! `hiroba check`: checks a traced run by everything that its records allow.
 
 use std::io::Write;
 use std::path::Path;
@@ -20,15 +20,16 @@ use crate::failure::Failure;
 use crate::quantities::counted;
 use crate::silence::Meanwhile;
 
-/// The run breaks a promise.
+/// The exit status of a run that breaks a promise.
 const STATUS_BROKEN: u8 = 1;
-/// A program's own loads and stores are in no trace, unless it makes them through `hiroba_traced_load` and `hiroba_traced_store`.
-const PROGRAM_NOT_LOOKED_AT: &str = "whether the program synchronises as it must, since its loads and stores were not traced; \
+/// A trace does not contain a program's own loads and stores, unless it makes them through
+/// `hiroba_traced_load` and `hiroba_traced_store`.
+const PROGRAM_NOT_LOOKED_AT: &str = "whether the program synchronises correctly, since its loads and stores were not traced; \
     hiroba run --races looks for data races between nodes";
-/// Explanations that are printed; the rest is counted.
+/// The number of explanations that are printed; the others are counted.
 const PRINTED_MAX: usize = 3;
 
-/// What is known of a run in the end.
+/// The result of checking a run.
 #[derive(Default, Serialize)]
 struct Verdict {
     program: String,
@@ -39,26 +40,26 @@ struct Verdict {
     threads: usize,
     accesses: usize,
     loads_judged: usize,
-    /// Of what its nodes did to pages.
+    /// Violations in what its nodes did to pages.
     #[serde(flatten)]
     counts: page_axioms::Counts,
     axioms: Vec<String>,
     wall_s: f64,
-    /// Why nodes' traces break off.
+    /// The reasons why nodes' traces break off.
     cut_off: Vec<String>,
     violations: usize,
     explanations: Vec<String>,
     races: Vec<String>,
-    /// What the verdict does not speak of.
+    /// What the verdict does not cover.
     not_looked_at: Option<String>,
-    /// A contradiction that keeps accesses from being judged.
+    /// A contradiction because of which accesses cannot be judged.
     not_judged: Option<String>,
 }
 
-/// Judges the run in a directory and prints the verdict.
+/// Checks the run in a directory and prints the verdict.
 ///
 /// # Errors
-/// When the directory holds no trace that can be read.
+/// Fails if the directory contains no readable trace.
 pub fn check(directory: &Path, json: bool) -> Result<u8, Failure> {
     let began = Instant::now();
     let meanwhile = Meanwhile::doing("reading the trace");
@@ -114,7 +115,7 @@ fn judge_pages(traced: &TracedRun, protocol: Protocol, verdict: &mut Verdict) {
     let axioms = axioms_of(protocol);
     let rules = Rules {
         axioms,
-        // Over this fabric nodes may read each other's frames, and no message tells when.
+        // Over such a fabric nodes may read each other's frames, and no message tells when.
         one_sided: FabricKind::named(&traced.job.fabric).is_some_and(FabricKind::shares_memory),
         granule_bytes: traced.granule_bytes,
         message_kinds: &traced.message_kinds,
@@ -142,7 +143,7 @@ fn judge_accesses(execution: &Execution, protocol: Protocol, verdict: &mut Verdi
     let explained = judged.violations.iter().take(PRINTED_MAX);
     verdict.explanations.extend(explained.map(|violation| violation.explanation.clone()));
     verdict.races = judged.races.iter().map(|race| race.describe(execution)).collect();
-    // Without races every protocol must look like one machine; with them only sequential consistency does.
+    // Without races every protocol must behave like one machine; with races only sequential consistency must.
     let sequential = match promise_of(protocol) {
         Promise::Sequential => Some(sequential::judge(execution)),
         Promise::Release if judged.races.is_empty() => Some(sequential::judge_race_free(execution)),
@@ -166,7 +167,7 @@ fn grouped(number: usize) -> String {
     text
 }
 
-/// How many there are, as far as they are counted.
+/// Formats the number of races, which are counted up to a limit.
 fn count_races(verdict: &Verdict) -> String {
     let more = if verdict.races.len() < axioms::RACES_MAX { "" } else { " or more" };
     format!("{}{more}", verdict.races.len())
@@ -214,13 +215,13 @@ fn describe(verdict: &Verdict) -> String {
     if let Some(race) = verdict.races.first() {
         let count = count_races(verdict);
         lines.push(format!(
-            "\ndata races: {count}, the program's own; what such bytes hold is not judged. The first:"
+            "\ndata races: {count}, errors of the program; values of such bytes are not judged. The first:"
         ));
         lines.push(format!("    {}", indented(race)));
     }
     if verdict.violations > 0 {
         lines.push(format!(
-            "\nviolations: {}, a fault of Hiroba's; please report it with the trace",
+            "\nviolations: {}, an error in Hiroba; please report it with the trace",
             verdict.violations
         ));
         lines.extend(verdict.explanations.iter().map(|text| format!("  - {}", indented(text))));
@@ -229,17 +230,17 @@ fn describe(verdict: &Verdict) -> String {
         lines.push(format!("\nthe accesses could not be judged: {why}"));
     }
     if !verdict.cut_off.is_empty() {
-        lines.push("\nthe trace is not whole; what there is of it was judged:".to_owned());
+        lines.push("\nthe trace is incomplete; the recorded part was judged:".to_owned());
         lines.extend(verdict.cut_off.iter().map(|why| format!("  {why}")));
     }
     if verdict.violations == 0 {
         lines.push(match (verdict.accesses, verdict.races.len()) {
-            (0, _) => "\nno violation found: pages were as new as synchronisation demands".to_owned(),
+            (0, _) => "\nno violation found: pages were as recent as synchronisation requires".to_owned(),
             (_, 0) => "\nno violation found, and no data race among the accesses that were traced".to_owned(),
-            (_, 1) => "\nno violation found beside the data race, which is the program's own".to_owned(),
+            (_, 1) => "\nno violation found; the data race is an error of the program".to_owned(),
             (_, _) => {
                 let races = count_races(verdict);
-                format!("\nno violation found beside the {races} data races, which are the program's own")
+                format!("\nno violation found; the {races} data races are errors of the program")
             }
         });
     }
@@ -249,8 +250,8 @@ fn describe(verdict: &Verdict) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Races and violations quote what stands in the trace, which may be another's: each line as a terminal may
-/// have it.
+/// Escapes each line for the terminal: races and violations quote the trace, which may come from another
+/// user.
 fn escaped(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }

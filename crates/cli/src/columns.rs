@@ -1,18 +1,19 @@
-//! Reports that fit: as wide as the terminal, or [`COLUMNS`] where there is none, without a broken word.
+//! Fits reports to the width of the terminal, or to [`COLUMNS`] columns without one, without breaking words.
 
 use crate::progress::terminal_columns;
 
-/// Columns where standard output is no terminal, or one that does not say how many it has.
+/// The width if standard output is no terminal, or one that does not know its width.
 pub const COLUMNS: usize = 80;
-/// Narrower lines are no longer read.
+/// The least width that is still readable.
 const COLUMNS_MIN: usize = 40;
 
-/// How many columns standard output has.
+/// Returns the width of standard output in columns.
 pub fn of_standard_output() -> usize {
     terminal_columns(std::io::stdout()).unwrap_or(COLUMNS).max(COLUMNS_MIN)
 }
 
-/// Words in lines of so many columns; a longer word, a path say, has a line for itself.
+/// Breaks a text into lines of at most `columns` columns. A longer word, such as a path, gets a line of its
+/// own.
 pub fn broken(words: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words.split_whitespace() {
@@ -28,8 +29,8 @@ pub fn broken(words: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// A text whose long lines go on below their last column: where two blanks or more stood last, in their left
-/// half.
+/// Breaks the long lines of a text. A continuation is indented to the last column of the line: the place in
+/// its left half where two or more blanks stood last.
 pub fn fold(text: &str, columns: usize) -> String {
     let mut folded = String::new();
     for line in text.lines() {

@@ -1,4 +1,4 @@
-//! `hiroba cc|cxx|fc`: calls the user's compiler with what a Hiroba program needs.
+//! `hiroba cc|cxx|fc`: calls the user's compiler with the flags that a Hiroba program needs.
 
 mod choice;
 
@@ -12,12 +12,18 @@ use std::process::Command;
 use crate::failure::{Failure, say, system_words};
 pub use choice::{Compiler, choose};
 
-/// The file a program is linked with.
+/// The library that a program is linked with.
 const LIBRARY: &str = "libhiroba.so";
-/// The file a C program includes.
+/// The library that is loaded before pthreads in executables that were not built for Hiroba; it lies beside
+/// the other.
+pub const PTHREAD_LIBRARY: &str = "libhiroba_pthread.so";
+/// The library that replaces GNU's OpenMP library in executables that were built for that; it lies beside the
+/// others.
+pub const OPENMP_LIBRARY: &str = "libhiroba_gomp.so";
+/// The header that a C program includes.
 const HEADER: &str = "hiroba.h";
 
-/// What is compiled.
+/// The language of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
     /// C.
@@ -29,7 +35,7 @@ pub enum Language {
 }
 
 impl Language {
-    /// The command that compiles it.
+    /// Returns the command that compiles it.
     pub fn command(self) -> &'static str {
         match self {
             Language::C => "cc",
@@ -38,7 +44,7 @@ impl Language {
         }
     }
 
-    /// The variable that names the compiler to build tools, which set it to the wrapper itself.
+    /// Returns the variable that names the compiler to build tools, which may set it to the wrapper itself.
     pub fn variable(self) -> &'static str {
         match self {
             Language::C => "CC",
@@ -47,7 +53,7 @@ impl Language {
         }
     }
 
-    /// The variable that names the compiler to the wrapper alone.
+    /// Returns the variable that names the compiler to the wrapper only.
     pub fn own_variable(self) -> &'static str {
         match self {
             Language::C => "HIROBA_CC",
@@ -56,7 +62,7 @@ impl Language {
         }
     }
 
-    /// What is called when no variable names another one.
+    /// Returns the compiler that is called if no variable names another.
     pub fn default_compiler(self) -> &'static str {
         match self {
             Language::C => "cc",
@@ -79,14 +85,14 @@ impl Language {
 enum Shown {
     /// The command that it would run.
     Command,
-    /// What it adds when it compiles.
+    /// The flags that it adds for compiling.
     Compiling,
-    /// What it adds when it links.
+    /// The flags that it adds for linking.
     Linking,
 }
 
 impl Shown {
-    /// As mpicc's users write it: Open MPI's words, and MPICH's.
+    /// Parses the options of mpicc, as Open MPI and MPICH name them.
     fn named(argument: &OsStr) -> Option<Shown> {
         match argument.as_bytes() {
             b"--showme" | b"-showme" | b"--show" | b"-show" => Some(Shown::Command),
@@ -97,7 +103,7 @@ impl Shown {
     }
 }
 
-/// Replaces this process by the compiler; comes back only when that fails, or to have shown the command.
+/// Replaces this process by the compiler. Returns only if that fails or the command was only shown.
 pub fn compile(language: Language, arguments: &[OsString]) -> Result<u8, Failure> {
     let (shows, arguments): (Vec<&OsString>, Vec<&OsString>) =
         arguments.iter().partition(|argument| Shown::named(argument).is_some());
@@ -106,7 +112,7 @@ pub fn compile(language: Language, arguments: &[OsString]) -> Result<u8, Failure
     if let Some(shown) = shows.first().and_then(|argument| Shown::named(argument)) {
         let flags = Flags::find(language)?;
         let words = match shown {
-            // Without arguments there is no program, so everything that is ever added is shown.
+            // Without arguments there is no input file, so everything that is ever added is shown.
             Shown::Command => {
                 flags.command(&compiler, &arguments, arguments.is_empty() || links(&arguments))?
             }
@@ -118,7 +124,7 @@ pub fn compile(language: Language, arguments: &[OsString]) -> Result<u8, Failure
     }
     let linking = links(&arguments);
     let command = Flags::find(language)?.command(&compiler, &arguments, linking)?;
-    // Once for each program, not for each of its files.
+    // Printed once for each program, not for each of its files.
     if linking {
         remark.iter().for_each(|remark| say(remark));
     }
@@ -127,7 +133,8 @@ pub fn compile(language: Language, arguments: &[OsString]) -> Result<u8, Failure
     Err(cannot_call(language, &command[0], &error))
 }
 
-/// Prints words as a shell takes them. Those that no shell misreads stay as they are, since make would keep the quotes.
+/// Prints words as a shell reads them. Words that every shell reads correctly are not quoted, since make
+/// would keep the quotes.
 fn show(words: &[OsString]) -> u8 {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(byte);
     let quoted = |word: &OsString| match shlex::bytes::try_quote(word.as_bytes()) {
@@ -140,7 +147,7 @@ fn show(words: &[OsString]) -> u8 {
     0
 }
 
-/// The sentence for a compiler that could not be called.
+/// Returns the error for a compiler that could not be called.
 pub fn cannot_call(language: Language, compiler: &OsStr, error: &std::io::Error) -> Failure {
     let (name, variable) = (compiler.to_string_lossy(), language.own_variable());
     if error.kind() == std::io::ErrorKind::NotFound {
@@ -155,16 +162,17 @@ pub fn cannot_call(language: Language, compiler: &OsStr, error: &std::io::Error)
     ))
 }
 
-/// The whole command: compiler, include directory, the user's arguments and, when it links, the library.
+/// Returns the whole command: compiler, include directory, the user's arguments and, when linking, the
+/// library.
 pub fn command(language: Language, arguments: &[&OsString]) -> Result<Vec<OsString>, Failure> {
     Flags::find(language)?.command(&choose(language)?, arguments, links(arguments))
 }
 
-/// What a Hiroba program needs beside the user's arguments.
+/// The flags that a Hiroba program needs beside the user's.
 struct Flags {
-    /// When it is compiled.
+    /// Flags for compiling.
     compiling: Option<OsString>,
-    /// When it is linked.
+    /// Flags for linking.
     linking: Result<Vec<OsString>, Failure>,
 }
 
@@ -181,7 +189,7 @@ impl Flags {
         };
         let compiling = match include_directory(home) {
             Some(directory) => Some(prefixed("-I", &directory)),
-            // Fortran programs declare what they call themselves.
+            // Fortran programs declare the functions that they call.
             None if language == Language::Fortran => None,
             None => return Err(not_found(HEADER, home)),
         };
@@ -215,23 +223,25 @@ fn not_found(file: &str, home: &Path) -> Failure {
     ))
 }
 
-/// Where `hiroba.h` is: installed beside `bin`, or in the source tree around the build directory.
+/// Returns the directory of `hiroba.h`: installed beside `bin`, or in the source tree around the build
+/// directory.
 fn include_directory(home: &Path) -> Option<PathBuf> {
     let installed = home.parent().map(|prefix| prefix.join("include"));
     let in_tree = home.ancestors().map(|directory| directory.join("crates/capi/include"));
-    // With a build directory elsewhere, the tree that the command was built from.
+    // With a build directory elsewhere, the source tree that the command was built from is used.
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("capi").join("include");
     installed.into_iter().chain(in_tree).chain([source]).find(|directory| directory.join(HEADER).is_file())
 }
 
-/// The library that programs are linked with, if it is where this command expects it.
+/// Returns the library that programs are linked with, if it exists.
 pub fn library_file() -> Option<PathBuf> {
     let executable = std::env::current_exe().ok()?;
     Some(library_directory(executable.parent()?)?.join(LIBRARY))
 }
 
-/// Where `libhiroba.so` is: beside the command, among the build's dependencies, or installed beside `bin`. Cargo
-/// refreshes the one beside the command only when the library itself is what it was asked to build: the newest counts.
+/// Returns the directory of `libhiroba.so`: beside the command, among the build's dependencies, or installed
+/// beside `bin`. Takes the newest, since Cargo updates the one beside the command only when it was asked to
+/// build the library itself.
 fn library_directory(home: &Path) -> Option<PathBuf> {
     let lib = home.parent().map(|prefix| prefix.join("lib"));
     let places = [home.join("deps"), home.to_owned()].into_iter().chain(lib);
@@ -240,7 +250,7 @@ fn library_directory(home: &Path) -> Option<PathBuf> {
     places.filter(|directory| built(directory).is_some()).max_by_key(built)
 }
 
-/// Options whose value is the next argument, so that the value is no input file.
+/// Options whose value is the next argument, which is therefore not an input file.
 const WITH_VALUE: [&str; 21] = [
     "-o",
     "-I",
@@ -265,7 +275,7 @@ const WITH_VALUE: [&str; 21] = [
     "--param",
 ];
 
-/// Whether the compiler will link: it has an input and nothing stops it before.
+/// Returns true if the compiler will link: it has an input, and no option stops it earlier.
 fn links(arguments: &[&OsString]) -> bool {
     let stops = |argument: &OsStr| {
         matches!(argument.as_bytes(), b"-c" | b"-S" | b"-E" | b"-M" | b"-MM" | b"-fsyntax-only" | b"-r")

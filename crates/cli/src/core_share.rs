@@ -1,31 +1,32 @@
-//! Says that nodes did not get the processors that they could have used: figures of such a run are no figures
-//! of Hiroba's.
+//! Reports nodes that did not get the processors that they could have used, since the figures of such a run
+//! say little about Hiroba.
 
 use hiroba_trace::NodeStatistics;
 
-/// With less of a core than this for each thread that could run, figures by the clock say so.
+/// The share of a core for each ready thread below which figures by the clock are marked.
 pub const ENOUGH: f64 = 0.9;
 
-/// Below this part of the processors' time for others, threads have waited for those of their own job.
+/// If other processes use less than this part of the processors' time, threads have waited for those of their
+/// own job.
 const OTHERS_MIN: f64 = 0.05;
 
-/// Whether threads of a node that waited for a core did so for others of their own job: there are more of
-/// them than cores, by the job's size, or since the program has started some.
+/// Returns true if the threads of a node waited for cores because of other threads of their own job: the job
+/// has more nodes or threads than cores, or the program has started further threads.
 pub fn share_cores(node: &NodeStatistics) -> bool {
     node.shares_cores || node.others_share.is_some_and(|others| others < OTHERS_MIN)
 }
 
-/// A share in two digits, rounded down: what is too little shows as too little.
+/// Formats a share with two digits, rounded down, so that too small a share never shows as enough.
 pub fn in_words(share: f64) -> String {
     format!("{:.2}", (100.0 * share).floor() / 100.0)
 }
 
-/// The least share of some nodes whose threads had no others of their job to wait for.
+/// Returns the least share among nodes whose threads shared no core with others of their job.
 pub fn least_with_cores<'a>(nodes: impl IntoIterator<Item = &'a NodeStatistics>) -> Option<f64> {
     least(nodes.into_iter().filter(|node| !share_cores(node)))?.core_share
 }
 
-/// What is to be said of the nodes of a run, if one of them got too little.
+/// Returns a remark about a node that got too little, if there is one.
 pub fn remark(nodes: &[NodeStatistics]) -> Option<String> {
     let too_little = || nodes.iter().filter(|node| node.core_share.is_some_and(|share| share < ENOUGH));
     let node = least(too_little().filter(|node| !share_cores(node))).or_else(|| least(too_little()))?;
@@ -34,7 +35,7 @@ pub fn remark(nodes: &[NodeStatistics]) -> Option<String> {
     Some(format!("node {} got {} of a core for each ready thread: {why}", node.node.0, in_words(share)))
 }
 
-/// The same of this process, which is no node.
+/// Does the same for this process, which is not a node.
 pub fn remark_of_process(share: f64) -> Option<String> {
     (share < ENOUGH)
         .then(|| format!("it got {} of a core for each ready thread: the machine is busy", in_words(share)))

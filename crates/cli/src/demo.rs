@@ -18,15 +18,15 @@ use crate::run::remarks;
 use crate::run::signals::{self, Inherited, SignalDescriptor};
 use crate::silence::Meanwhile;
 
-/// The program that is shown, in the source tree.
+/// The program that is run, in the source tree.
 const SOURCE: &str = "apps/nbody.c";
-/// How it is compiled: the inner loop wants all of a machine's vector width.
+/// Compiler flags: the inner loop needs the machine's full vector width.
 const COMPILER_FLAGS: [&str; 3] = ["-O3", "-march=native", "-fno-math-errno"];
-/// Its input: enough to compute for a few seconds on one core, with little to store.
+/// The number of bodies: it computes for a few seconds on one core, with little to store.
 const BODIES: &str = "16384";
-/// The same, in time.
+/// The number of time steps.
 const STEPS: &str = "20";
-/// Columns of the longest bar.
+/// The length of the longest bar in columns.
 const BAR_COLUMNS: f64 = 40.0;
 
 /// Compiles the program, runs it on one node and on `nodes`, and compares.
@@ -35,7 +35,7 @@ pub fn demo(nodes: u16) -> Result<u8, Failure> {
         |error: std::io::Error| Failure::new(format!("cannot show the demo: {}", system_words(&error)));
     let source = find_source()?;
     let directory = tempfile::Builder::new().prefix("hiroba-demo-").tempdir().map_err(failed)?;
-    // From here on Ctrl-C is an event, so that the directory is removed whatever happens.
+    // Signals are blocked from here on, so that Ctrl-C is an event and the directory is always removed.
     let inherited = signals::block().map_err(failed)?;
     let caller = Caller {
         hiroba: std::env::current_exe().map_err(failed)?,
@@ -50,10 +50,10 @@ pub fn demo(nodes: u16) -> Result<u8, Failure> {
     }
 }
 
-/// Why the demo ended early.
+/// The reason why the demo ended early.
 enum Stopped {
     Failed(Failure),
-    /// A command failed and has said why, or the user ended it.
+    /// A command failed and has printed the reason, or the user ended it.
     Status(u8),
 }
 
@@ -118,7 +118,7 @@ fn explain_cores(nodes: u16, cores: usize) -> String {
     }
 }
 
-/// A run of the program: what it printed and the account of it.
+/// A run of the program: its output and its statistics.
 struct Shown {
     account: RunStatistics,
     seconds: f64,
@@ -135,13 +135,13 @@ fn run(caller: &Caller, nodes: u16) -> Result<Shown, Stopped> {
     let account: RunStatistics =
         serde_json::from_str(&std::fs::read_to_string(&file)?).map_err(std::io::Error::from)?;
     let fields = fields(&output);
-    // The program measures its loop; starting and stopping processes is no part of it.
+    // The program measures its loop, which excludes starting and stopping processes.
     let measured = fields.get("seconds").and_then(|value| value.parse::<f64>().ok());
     let seconds = measured.filter(|seconds| *seconds > 0.0).unwrap_or(account.wall_s);
     Ok(Shown { account, seconds, energy: fields.get("final energy").cloned() })
 }
 
-/// The program's lines: a name, two or more blanks, a value.
+/// Parses the program's lines: a name, two or more blanks, a value.
 fn fields(output: &str) -> HashMap<String, String> {
     let pairs = output.lines().filter_map(|line| line.split_once("  "));
     pairs.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect()
@@ -177,7 +177,7 @@ fn speed_up(alone: &Shown, together: &Shown, ideal: usize, glyphs: &Glyphs) -> S
     )
 }
 
-/// A figure of a machine that was busy is no figure of Hiroba's.
+/// Remarks on nodes that got too little of a core: figures of a busy machine say little about Hiroba.
 fn who_got_too_little<'a>(runs: impl Iterator<Item = &'a RunStatistics>) -> String {
     let told = |run: &RunStatistics| {
         let nodes = counted(&run.nodes.to_string(), "node", "nodes");
@@ -187,7 +187,7 @@ fn who_got_too_little<'a>(runs: impl Iterator<Item = &'a RunStatistics>) -> Stri
     if lines.is_empty() { lines } else { format!("\ncores\n{lines}") }
 }
 
-/// What a bar is made of: one character for each class of time.
+/// The characters of a bar, one for each class of time.
 struct Glyphs {
     full: char,
     classes: [char; 7],
@@ -204,7 +204,7 @@ impl Glyphs {
     }
 }
 
-/// More nodes than this are not shown one by one.
+/// The number of nodes above which not every node is shown.
 const BARS_MAX: usize = 16;
 
 fn where_time_went(account: &RunStatistics, cores: usize, glyphs: &Glyphs) -> String {
@@ -237,7 +237,8 @@ fn where_time_went(account: &RunStatistics, cores: usize, glyphs: &Glyphs) -> St
     text
 }
 
-/// A node's time as a bar; rounding is carried on, so the classes' ends lie where they should.
+/// Formats a node's time as a bar. Rounding errors are carried over, so that every class ends in the right
+/// column.
 fn bar(node: &NodeStatistics, longest: f64, glyphs: &Glyphs) -> String {
     let whole = node.time_s.sum();
     if whole <= 0.0 || longest <= 0.0 {
@@ -257,11 +258,11 @@ fn bar(node: &NodeStatistics, longest: f64, glyphs: &Glyphs) -> String {
 
 fn print(text: &str) -> Result<(), Stopped> {
     let mut out = std::io::stdout();
-    // A reader that has gone wants to see no more.
+    // A closed standard output (`| head`) is no error.
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|_| Stopped::Status(0))
 }
 
-/// Calls `hiroba` itself as a user would.
+/// Calls `hiroba` as a user would.
 struct Caller {
     hiroba: PathBuf,
     directory: PathBuf,
@@ -270,11 +271,10 @@ struct Caller {
 }
 
 impl Caller {
-    /// Shows the command, runs it, shows what it prints and returns that. `what` is said where that takes
-    /// long.
+    /// Prints the command, runs it, prints its output and returns it. Says `what` if that takes long.
     fn call(&self, what: &str, arguments: &[&OsStr]) -> Result<String, Stopped> {
         let words = arguments.iter().map(|word| word.to_string_lossy());
-        // Where the demo keeps its account is not what a user would type.
+        // A user would not type where the demo keeps its statistics.
         let words: Vec<_> = words.filter(|word| !word.starts_with("--stats=")).collect();
         print(&format!("\n$ hiroba {}\n", words.join(" ")))?;
         let mut command = Command::new(&self.hiroba);
@@ -283,7 +283,7 @@ impl Caller {
         let inherited = self.inherited;
         let prepare = move || {
             signals::restore(&inherited);
-            // A demo that is killed takes the job with it.
+            // The job ends with the demo when that is killed.
             Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?)
         };
         // SAFETY: system calls only, which are allowed between fork and exec.
@@ -300,7 +300,7 @@ impl Caller {
         }
     }
 
-    /// Shows what the child prints until it closes its output; passes signals on meanwhile.
+    /// Prints the child's output until it closes it, and passes signals on meanwhile.
     fn listen(&self, child: &mut Child) -> Result<String, Stopped> {
         let Some(mut stdout) = child.stdout.take() else { return Ok(String::new()) };
         let mut output = Vec::new();
@@ -312,7 +312,7 @@ impl Caller {
             }
             let readable = !fds[0].revents().is_empty();
             while let Some(arrived) = self.arrivals.next() {
-                // The terminal has told the child itself.
+                // The terminal has signalled the child itself.
                 if arrived.signal != libc::SIGCHLD && !arrived.from_terminal {
                     // SAFETY: kill touches no memory; the child is not waited for yet, so its pid is its own.
                     unsafe { libc::kill(child.id() as i32, arrived.signal) };

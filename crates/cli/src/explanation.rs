@@ -1,8 +1,8 @@
-//! What `--stats` says below its tables when much of a run was waiting that a choice of the program's or of
-//! the command line's would avoid: for which region, what happens to it, and what to do.
+//! The advice that `--stats` prints below its tables when a large part of a run was avoidable waiting: for
+//! which region, what happens to it, and what to do.
 //!
-//! What is told rests on counts of pages, not on guesses about the program. Where pages change hands in bulk
-//! and in order there is nothing better to do, and nothing is said.
+//! The advice rests on counts of pages, not on guesses about the program. Where pages change hands in bulk
+//! and in order, nothing can be improved and nothing is printed.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use crate::columns::broken;
 use crate::quantities::{bytes, thousands};
 use crate::symbols::Symboliser;
 
-/// Something is said when more than this part of the run is waiting that could be avoided.
+/// Advice is given when more than this part of the run is avoidable waiting.
 const AVOIDABLE_SHARE_MIN: f64 = 1.0 / 3.0;
 
-/// A region with less than this part of the run is not worth a word.
+/// A region with less than this part of the run gets no advice.
 const REGION_SHARE_MIN: f64 = 0.1;
 
-/// Regions that are told of.
+/// The number of regions that get advice.
 const REGIONS_MAX: usize = 3;
 
 /// What happens to the pages of a region.
@@ -36,7 +36,7 @@ enum Pattern {
     Scattered,
 }
 
-/// The lines, none if there is nothing to say, in so many columns.
+/// Returns the advice in lines of at most `columns` columns; none if there is nothing to improve.
 pub fn lines(account: &RunStatistics, symbols: &Symboliser, columns: usize) -> Vec<String> {
     let all_s = account.total.time_s.sum();
     let regions = summed(account);
@@ -68,7 +68,7 @@ pub fn lines(account: &RunStatistics, symbols: &Symboliser, columns: usize) -> V
     sentences.flat_map(|sentence| marked(&sentence, columns)).collect()
 }
 
-/// The sums of what nodes tell of the same regions.
+/// Sums what nodes report about the same regions.
 fn summed(account: &RunStatistics) -> Vec<RegionStatistics> {
     let mut regions: BTreeMap<u64, RegionStatistics> = BTreeMap::new();
     for told in account.per_node.iter().flat_map(|node| &node.regions) {
@@ -98,7 +98,7 @@ fn name(region: &RegionStatistics, symbols: &Symboliser) -> String {
 }
 
 impl Pattern {
-    /// `None` where nothing better is known than what the run did.
+    /// Returns `None` if no better way is known than what the run did.
     fn of(region: &RegionStatistics) -> Option<Pattern> {
         let fetched = region.fetched_singly + region.fetched_together;
         let lost = region.falsely_shared + region.lost_with_locks + region.lost_after_stores;
@@ -175,7 +175,7 @@ impl Pattern {
     }
 }
 
-/// A sentence as an item of a list.
+/// Formats a sentence as an item of a list.
 fn marked(sentence: &str, columns: usize) -> Vec<String> {
     let mut lines = broken(sentence, columns - 2);
     for (number, line) in lines.iter_mut().enumerate() {

@@ -1,18 +1,18 @@
-//! Lines of a stream that comes in pieces.
+//! Splits a stream that arrives in pieces into lines.
 
 use std::io::{ErrorKind, Read};
 
-/// A longer line is broken, in bytes.
+/// The longest line, in bytes; a longer one is broken.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// The line that has begun.
+/// The line that has begun and is not complete.
 #[derive(Debug, Default)]
 pub struct Lines {
     begun: Vec<u8>,
 }
 
 impl Lines {
-    /// Takes a piece; `each` gets the lines that are whole with it, without their newlines.
+    /// Takes a piece, and passes each line that it completes to `each`, without the newline.
     pub fn take(&mut self, piece: &[u8], mut each: impl FnMut(&[u8])) {
         for part in piece.split_inclusive(|byte| *byte == b'\n') {
             self.begun.extend_from_slice(part);
@@ -22,7 +22,7 @@ impl Lines {
         }
     }
 
-    /// The stream has ended: what has begun is a line too, if there is anything of it.
+    /// Ends the stream: passes the last line to `each` if it has no newline and is not empty.
     pub fn end(&mut self, each: impl FnOnce(&[u8])) {
         if !self.begun.is_empty() {
             each(self.begun.strip_suffix(b"\n").unwrap_or(&self.begun));
@@ -31,8 +31,8 @@ impl Lines {
     }
 }
 
-/// Hands out what `from` holds line by line, to its end or to the first error, of `each` or of reading as
-/// `failed` puts it.
+/// Reads `from` line by line and passes each line to `each`, to the end or to the first error: one of `each`,
+/// or one of reading as `failed` describes it.
 pub fn read_lines<E>(
     mut from: impl Read,
     failed: impl Fn(std::io::Error) -> E,

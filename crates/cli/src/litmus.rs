@@ -1,4 +1,5 @@
-//! `hiroba litmus`: a node of a job that runs a program of the checker's language, so that real runs can be judged access by access:
+//! `hiroba litmus`: a node of a job that runs a program of the checker's language, so that real runs can be
+//! checked access by access:
 //!
 //! `hiroba run -n 3 --trace DIR hiroba litmus --seed 7 && hiroba check DIR`
 
@@ -15,22 +16,22 @@ use hiroba_wire::Collective;
 
 use crate::failure::Failure;
 
-/// A thread that takes more steps runs in circles.
+/// A thread that takes more steps is in an endless loop.
 const STEPS_MAX: u64 = 10_000_000;
 
-/// Which program.
+/// The program to run.
 #[derive(Args, Clone, Debug, PartialEq)]
 pub struct LitmusArguments {
     /// A program of the catalogue
     #[arg(value_name = "NAME", conflicts_with = "seed")]
     name: Option<String>,
-    /// The random program of a seed instead
+    /// Run the random program of this seed
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Threads of each node's team, for a random program
     #[arg(long, value_name = "THREADS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8))]
     team: u16,
-    /// At most so many further threads a node, for a random program
+    /// Start up to this many further threads on each node, for a random program
     #[arg(long, value_name = "THREADS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=8))]
     foreign: u16,
     /// The protocols that keep the program's regions coherent, in turn, instead of the job's
@@ -39,7 +40,8 @@ pub struct LitmusArguments {
     /// Give each page of the program 2 MiB, so that protocols that map large runs of pages do so
     #[arg(long)]
     large_pages: bool,
-    /// Print the -n and -t that the program needs, or list the catalogue's programs that real nodes can run with theirs
+    /// Print the -n and -t that the program needs, or list the catalogue's programs that real nodes can run,
+    /// with theirs
     #[arg(long)]
     list: bool,
 }
@@ -47,7 +49,7 @@ pub struct LitmusArguments {
 /// Lists programs, or takes part in running one.
 ///
 /// # Errors
-/// When the program is not known, or needs another job than this one.
+/// Fails if the program is unknown, or needs a different job than this one.
 pub fn litmus(arguments: &LitmusArguments) -> Result<u8, Failure> {
     if arguments.list && arguments.name.is_none() && arguments.seed.is_none() {
         crate::show(&list());
@@ -79,7 +81,7 @@ pub fn litmus(arguments: &LitmusArguments) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The catalogue, and the programs that tell sequential consistency from anything weaker.
+/// Returns the catalogue, and the programs that distinguish sequential consistency from weaker models.
 fn programs() -> impl Iterator<Item = Litmus> {
     catalogue().into_iter().chain(sequential())
 }
@@ -114,7 +116,7 @@ fn list() -> String {
     text
 }
 
-/// How many threads a node's team needs, or why real nodes cannot run the program.
+/// Returns how many threads a node's team needs, or why real nodes cannot run the program.
 fn can_run(program: &Program) -> Result<u32, String> {
     let mut teams = (0..program.nodes).map(|node| program.team_of(hiroba_base::NodeId(node)));
     let team = teams.next().unwrap_or(0);
@@ -128,22 +130,24 @@ fn can_run(program: &Program) -> Result<u32, String> {
             || matches!(instruction, Instruction::Collective(collective) if *collective != Collective::Barrier)
     };
     match program.threads.iter().flat_map(|script| &script.instructions).find(cannot) {
-        Some(instruction) => Err(format!("expected instructions that a program has, got {instruction:?}")),
+        Some(instruction) => {
+            Err(format!("expected instructions that a program can have, got {instruction:?}"))
+        }
         None => Ok(team),
     }
 }
 
-/// Where the program's regions are.
+/// The addresses of the program's regions.
 struct Memory {
     regions: Vec<Place>,
 }
 
-/// Where a region is.
+/// The place of a region.
 struct Place {
     granules: PageRange,
-    /// Bytes of a page as the program knows it.
+    /// Bytes of a page in the program's model.
     page_bytes: usize,
-    /// From one page to the next.
+    /// The distance from one page to the next.
     stride: usize,
     address: usize,
 }
@@ -165,7 +169,7 @@ impl Memory {
         Memory { regions: regions.collect() }
     }
 
-    /// Where a byte of the program's is; `None` outside its regions.
+    /// Returns the address of a byte of the program; `None` outside its regions.
     fn address(&self, at: Address) -> Option<usize> {
         let Place { granules, page_bytes, stride, address } =
             self.regions.iter().find(|place| place.granules.contains(at.granule))?;
@@ -174,7 +178,8 @@ impl Memory {
     }
 }
 
-/// Runs this node's threads: its team as `hiroba_run` does, the others as a program makes threads itself.
+/// Runs this node's threads: its team as `hiroba_run` does, the others as threads that a program creates
+/// itself.
 fn take_part(runtime: &'static Runtime, program: &Program, memory: &Memory) {
     let mine = program.threads.iter().filter(|script| script.node == runtime.node());
     let (team, foreign): (Vec<_>, Vec<_>) = mine.partition(|script| script.in_team);
@@ -210,12 +215,12 @@ impl<'a> Thread<'a> {
             next = self.step(instruction, next);
             steps += 1;
             if steps > STEPS_MAX {
-                self.runtime.fatal("the litmus program runs in circles");
+                self.runtime.fatal("the litmus program is in an endless loop");
             }
         }
     }
 
-    /// The next instruction's index.
+    /// Carries out an instruction and returns the index of the next one.
     fn step(&mut self, instruction: &Instruction, at_index: usize) -> usize {
         let runtime = self.runtime;
         match instruction {
@@ -241,7 +246,7 @@ impl<'a> Thread<'a> {
             }
             Instruction::Prefetch(pages) => {
                 let first = Address { granule: pages.first, offset: 0 };
-                // A hint beyond the regions is for the simulator's engines only.
+                // A hint outside the regions concerns only the simulator's engines.
                 if let Some(address) = self.memory.address(first) {
                     _ = runtime.prefetch(&[(address, GRANULE_BYTES as usize)]);
                 }
@@ -279,7 +284,8 @@ impl<'a> Thread<'a> {
     fn load(&self, at: Address, width: Width) -> u64 {
         let address = self.address(at);
         let value = match width {
-            // SAFETY: `Memory` keeps the byte allocated until the process ends, and every thread touches it as an atomic.
+            // SAFETY: `Memory` keeps the byte allocated until the process ends, and every thread touches it
+            // as an atomic.
             Width::Byte => u64::from(unsafe { &*(address as *const AtomicU8) }.load(Ordering::Relaxed)),
             // SAFETY: likewise; words of the checker's language are aligned.
             Width::Word => unsafe { &*(address as *const AtomicU64) }.load(Ordering::Relaxed),

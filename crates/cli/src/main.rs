@@ -63,7 +63,7 @@ fn report(failure: &failure::Failure) -> ExitCode {
     ExitCode::from(failure.status)
 }
 
-/// Help and version go to standard output; a reader that closed it early (`| head`) is no error.
+/// Prints help or the version to standard output. A reader that closed it early (`| head`) is no error.
 fn show(text: &str) {
     use std::io::Write;
     let _ = std::io::stdout().write_all(text.as_bytes());

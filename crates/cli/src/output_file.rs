@@ -1,11 +1,12 @@
-//! Files that the user names for results: known to be writable before any work, and written in one piece at its end.
+//! Result files that the user names: checked to be writable before any work, and written in one piece at its
+//! end.
 //!
-//! The directory is opened once, and everything in it is done relative to its descriptor. What lies under the
-//! name is opened without following links and judged by that very descriptor, so that nothing can be put
-//! there between the look and the use. A regular file gets a draft beside it, made anew (`O_EXCL|O_NOFOLLOW`,
-//! under a random name), which takes the file's name when it is whole. Until then the name keeps what it had.
+//! The directory is opened once, and every operation is relative to its descriptor. The file itself is opened
+//! without following links and checked through the same descriptor, so that nothing can be exchanged between
+//! the check and the use. A regular file is written to a new draft beside it (`O_EXCL|O_NOFOLLOW`, under a
+//! random name), which takes the file's name when it is complete. Until then the name keeps the old content.
 //! What cannot be replaced is written directly: pipes, terminals, everything below `/dev` and `/proc`, files
-//! that have other names or another owner, and files in directories in which nothing can be made.
+//! with several links or another owner, and files in directories that are not writable.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, OpenOptions, Permissions};
@@ -21,28 +22,28 @@ use rustix::io::Errno;
 
 use crate::failure::{Failure, system_words};
 
-/// Links of the user's own that are followed from one name, as many as the system follows
+/// The number of the user's own links that are followed from one name, the same as the system's
 /// (path_resolution(7)).
 const LINKS_MAX: usize = 40;
-/// Somebody must have opened a named pipe to read it by then.
+/// The longest wait for a reader of a named pipe.
 const READER_LIMIT: Duration = Duration::from_secs(30);
-/// How often that is looked for.
+/// The interval at which a reader is looked for.
 const READER_LOOK: Duration = Duration::from_millis(10);
-/// Names that are tried for a draft before the directory is given up.
+/// The number of names that are tried for a draft before giving up.
 const DRAFT_NAMES_MAX: usize = 16;
 
-/// What goes into a file, in the words of its errors.
+/// Names the content of a file in error messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Purpose {
     /// What is written: "the statistics".
     pub what: &'static str,
-    /// The option that names the file, as it is typed.
+    /// The option that names the file, as the user types it.
     pub flag: &'static str,
-    /// The exit status when it cannot be written.
+    /// The exit status if it cannot be written.
     pub status: u8,
 }
 
-/// A file to be written when there is something to write.
+/// A file that will be written when the results are known.
 #[derive(Debug)]
 pub struct OutputFile {
     place: Place,
@@ -55,18 +56,18 @@ pub struct OutputFile {
 enum Place {
     /// A draft takes this name in this directory.
     Name { directory: OwnedFd, name: OsString },
-    /// What is open is written itself.
+    /// The open file is written directly.
     Open(File),
 }
 
 impl OutputFile {
-    /// Looks whether `path` can be written; what is there stays as it is.
+    /// Checks that `path` can be written, without changing it.
     pub fn open(path: &Path, purpose: Purpose) -> Result<OutputFile, Failure> {
         let place = Place::find(path).map_err(|error| cannot_write(path, purpose, &error))?;
         Ok(OutputFile { place, path: path.to_owned(), purpose })
     }
 
-    /// Whether both are one file, so that one would replace what the other wrote.
+    /// Returns true if both are the same file, so that one would replace what the other wrote.
     pub fn is_same_as(&self, other: &OutputFile) -> bool {
         match (&self.place, &other.place) {
             (Place::Name { directory, name }, Place::Name { directory: of_other, name: its_name }) => {
@@ -79,12 +80,13 @@ impl OutputFile {
         }
     }
 
-    /// Makes `bytes` what the file holds.
+    /// Replaces the file's content by `bytes`.
     pub fn write(self, bytes: &[u8]) -> Result<(), Failure> {
         self.fill(|file| file.write_all(bytes))
     }
 
-    /// Makes what `write` writes what the file holds. When it fails, a file that can be replaced stays as it was.
+    /// Replaces the file's content by what `write` writes. If it fails, a file that can be replaced keeps its
+    /// content.
     pub fn fill(self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
         self.place.fill(write).map_err(|error| cannot_write(&self.path, self.purpose, &error))
     }
@@ -105,11 +107,11 @@ impl Place {
             match open_what_is_there(&directory, name, READER_LIMIT) {
                 Ok(file) => return Place::of_file(directory, name, file),
                 Err(Errno::NOENT) if followed == 0 => {
-                    // Tried now, so that a typing error costs no hour; the draft is gone again at once.
+                    // Made now and removed at once, so that a typing error is found before an hour of work.
                     Draft::make(&directory, None)?;
                     return Ok(Place::Name { directory, name: name.to_owned() });
                 }
-                // A link of the user's own is followed: it stays, and the file that it leads to is replaced.
+                // A link of the user's own stays, and the file that it leads to is replaced.
                 Err(Errno::LOOP) => {
                     path = read_own_link(&directory, name)?;
                     beneath = Some(directory);
@@ -146,7 +148,7 @@ impl Place {
     }
 }
 
-/// A file that is not whole yet; it is gone when it is dropped.
+/// A file that is being written. It is removed when it is dropped.
 struct Draft<'a> {
     directory: &'a OwnedFd,
     name: OsString,
@@ -154,7 +156,7 @@ struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// A new file, with the permissions of the one that it shall replace, else the usual ones.
+    /// Creates a file, with the permissions of the one that it will replace, else the usual ones.
     fn make(directory: &'a OwnedFd, replaced: Option<&Metadata>) -> io::Result<Draft<'a>> {
         let mode = if replaced.is_some() { 0o600 } else { 0o666 }; // less the umask
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -170,14 +172,14 @@ impl<'a> Draft<'a> {
         let draft = Draft { directory, name, file: File::from(made?) };
         if let Some(replaced) = replaced {
             let of_group = fchown(&draft.file, None, Some(replaced.gid())).is_ok();
-            // A group that cannot be kept is not another one that may read it.
+            // If the group cannot be kept, another group must not get its permissions.
             let mode = replaced.mode() & if of_group { 0o777 } else { 0o707 };
             draft.file.set_permissions(Permissions::from_mode(mode))?;
         }
         Ok(draft)
     }
 
-    /// From now on the file of this name.
+    /// Gives the file its name.
     fn take_name(mut self, name: &OsStr) -> io::Result<()> {
         renameat(self.directory, &self.name, self.directory, name)?;
         self.name = OsString::new();
@@ -199,8 +201,8 @@ fn random_name() -> io::Result<OsString> {
     Ok(format!(".hiroba-{:016x}.new", u64::from_ne_bytes(bytes)).into())
 }
 
-/// Opens what lies under a name to write it, links excepted (`ELOOP`). For a pipe that nobody reads yet a
-/// reader is awaited.
+/// Opens the file under a name for writing, except a link (`ELOOP`). Waits for a reader if it is a pipe
+/// without one.
 fn open_what_is_there(directory: &OwnedFd, name: &OsStr, limit: Duration) -> rustix::io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let give_up = Instant::now() + limit;
@@ -214,14 +216,14 @@ fn open_what_is_there(directory: &OwnedFd, name: &OsStr, limit: Duration) -> rus
     Ok(file.into())
 }
 
-/// What lies under a name, links not followed.
+/// Returns the metadata of the file under a name, without following links.
 fn look(directory: &OwnedFd, name: &OsStr) -> io::Result<Metadata> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     File::from(openat(directory, name, flags, Mode::empty())?).metadata()
 }
 
-/// Where a link leads. Who may put links into a directory of all users must not choose which file of this
-/// user's is written.
+/// Reads where a link leads. In a directory that all users share, another user's link must not choose which
+/// of this user's files is written.
 fn read_own_link(directory: &OwnedFd, name: &OsStr) -> io::Result<PathBuf> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let link = File::from(openat(directory, name, flags, Mode::empty())?);
@@ -229,21 +231,21 @@ fn read_own_link(directory: &OwnedFd, name: &OsStr) -> io::Result<PathBuf> {
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            "it is a symbolic link of another user's",
+            "it is a symbolic link that another user owns",
         ));
     }
     Ok(OsString::from_vec(readlinkat(&link, "", Vec::new())?.into_bytes()).into())
 }
 
-/// A file of another user's in a directory of all users may have been put there to be taken for this user's,
-/// as a link may.
+/// Refuses another user's file in a directory that all users share: it may have been put there to be taken
+/// for this user's, as a link may.
 fn check_owner_in_shared_directory(directory: &OwnedFd, file: &Metadata) -> io::Result<()> {
     const STICKY_AND_OF_ALL: u32 = 0o1002;
     let around = rustix::fs::fstat(directory)?;
     let is_shared = around.st_mode & STICKY_AND_OF_ALL == STICKY_AND_OF_ALL;
     let known = [rustix::process::geteuid().as_raw(), around.st_uid];
     if is_shared && !known.contains(&file.uid()) {
-        let words = "it is another user's file in a directory of all users";
+        let words = "another user owns it, in a directory that all users share";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, words));
     }
     Ok(())
@@ -262,12 +264,12 @@ fn filled(file: &mut File, write: impl FnOnce(&mut dyn Write) -> io::Result<()>)
     buffered.flush()
 }
 
-/// Names that stand for something else than a file: standard output may be one that others write to as well.
+/// Returns true for names that mean something else than a file: others may write to the same standard output.
 fn is_special(path: &Path) -> bool {
     path.starts_with("/dev") || path.starts_with("/proc")
 }
 
-/// Whether another file may take this one's name without anybody noticing.
+/// Returns true if another file may take this one's name without a visible difference.
 fn is_replaceable(file: &Metadata) -> bool {
     file.is_file() && file.nlink() == 1 && file.uid() == rustix::process::geteuid().as_raw()
 }
@@ -409,12 +411,15 @@ mod tests {
         symlink("foreign", &mine).unwrap();
         for path in [&foreign, &mine] {
             let failure = OutputFile::open(path, PURPOSE).unwrap_err();
-            assert!(failure.sentence.contains("symbolic link of another user's"), "{failure:?}");
+            assert!(failure.sentence.contains("symbolic link that another user owns"), "{failure:?}");
         }
         fs::set_permissions(place.path(), Permissions::from_mode(0o1777)).unwrap();
         std::os::unix::fs::chown(&file, Some(1), None).unwrap();
         let failure = OutputFile::open(&file, PURPOSE).unwrap_err();
-        assert!(failure.sentence.contains("another user's file in a directory of all users"), "{failure:?}");
+        assert!(
+            failure.sentence.contains("another user owns it, in a directory that all users share"),
+            "{failure:?}"
+        );
     }
 
     #[test]

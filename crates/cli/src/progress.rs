@@ -1,8 +1,9 @@
-//! `--progress`: a line on the terminal that tells what the job is doing, while it runs.
+//! `--progress`: a line on the terminal that shows what the job is doing while it runs.
 //!
-//! The launcher asks every node for its account now and then; between two accounts of a node lie its rates. Nobody is asked, and
-//! nothing drawn, unless the user wants to watch and standard error is a terminal. The line is on standard error alone, gives way
-//! to Hiroba's own words and labelled lines, and is gone when the job ends. A program that writes to the terminal itself writes over it.
+//! The launcher asks every node for its account at intervals; the differences between two accounts are the
+//! node's rates. It asks and draws only if the user wants it and standard error is a terminal. The line makes
+//! room for Hiroba's own messages and labelled lines, and is removed when the job ends. A program that writes
+//! to the terminal itself overwrites the line.
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
@@ -15,17 +16,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::quantities::{bytes, thousands};
 
-/// How often nodes are asked and the line is drawn.
+/// The interval at which nodes are asked and the line is drawn.
 const EVERY: Duration = Duration::from_millis(500);
-/// Shorter jobs show nothing.
+/// Jobs shorter than this show no line.
 const SILENT_FOR: Duration = Duration::from_millis(950);
-/// Columns where the terminal does not say how many it has.
+/// The width if the terminal does not know its own.
 const COLUMNS: usize = 80;
 
-/// The line that is on the terminal, if one is: whoever writes there must see to it that it gives way.
+/// The line on the terminal, if one is drawn. Code that writes to the terminal must call [`give_way`].
 static DRAWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// Writes something to the terminal while the line is away.
+/// Writes to the terminal while the line is removed.
 pub fn give_way(write: impl FnOnce()) {
     match DRAWN.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
         Some(line) => line.suspend(write),
@@ -33,20 +34,20 @@ pub fn give_way(write: impl FnOnce()) {
     }
 }
 
-/// How wide the terminal is that a stream is, if it is one and says so.
+/// Returns the width of the terminal behind a stream, if it is a terminal and knows its width.
 pub fn terminal_columns(stream: impl AsFd) -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(stream).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// How many nodes there are.
+/// Numbers of nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeCounts {
-    /// In the job.
+    /// All nodes of the job.
     pub all: usize,
-    /// That have joined it.
+    /// Nodes that have joined.
     pub joined: usize,
-    /// That have not ended.
+    /// Nodes that have not ended.
     pub alive: usize,
 }
 
@@ -57,7 +58,7 @@ struct Samples {
     latest: Option<NodeStatistics>,
 }
 
-/// What is known of a running job.
+/// What the launcher knows of a running job.
 #[derive(Debug)]
 pub struct Progress {
     began: Instant,
@@ -66,7 +67,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For a job of so many nodes; `None` where nobody could see it.
+    /// Returns the progress of a job of `nodes` nodes, or `None` if nobody could see it.
     pub fn on_terminal(nodes: usize) -> Option<Progress> {
         let can_draw = std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb");
         if !can_draw || !std::io::stderr().is_terminal() {
@@ -80,12 +81,12 @@ impl Progress {
         Progress { began, next: began + EVERY, nodes: vec![Samples::default(); nodes] }
     }
 
-    /// When to draw next.
+    /// Returns when to draw next.
     pub fn next(&self) -> Instant {
         self.next
     }
 
-    /// Whether to draw now.
+    /// Returns true if it is time to draw.
     pub fn is_due(&mut self) -> bool {
         let now = Instant::now();
         let due = now >= self.next;
@@ -95,16 +96,16 @@ impl Progress {
         due
     }
 
-    /// Takes a node's account as it stands.
+    /// Takes a node's current account.
     pub fn take(&mut self, number: usize, account: NodeStatistics) {
         let samples = &mut self.nodes[number];
         samples.before = samples.latest.replace(account);
     }
 
-    /// Draws the line, if the job has run for long enough and the terminal takes it.
+    /// Draws the line, if the job has run for long enough and the terminal accepts output.
     pub fn show(&self, nodes: NodeCounts) {
         let elapsed = self.began.elapsed();
-        // The launcher must not wait for a terminal that is halted (Ctrl-S).
+        // The launcher must not wait for a stopped terminal (Ctrl-S).
         let stderr = rustix::stdio::stderr();
         let writable = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&Timespec::default()));
         if elapsed < SILENT_FOR || writable != Ok(1) {
@@ -131,7 +132,7 @@ fn new_line() -> ProgressBar {
     line
 }
 
-/// What all nodes together do in a second, by their latest two accounts.
+/// What all nodes together do in a second, according to their latest two accounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Rates {
     faults: f64,
@@ -139,12 +140,13 @@ struct Rates {
     bytes: f64,
     barriers: f64,
     locks: f64,
-    /// The share of all threads' time that went into the program's own code.
+    /// The part of all threads' time that the program's own code used.
     computing: f64,
 }
 
 impl Rates {
-    /// Zero for nodes of which too little is known; `None` if that is all.
+    /// Returns the sums of the nodes' rates, without nodes that have sent fewer than two accounts; `None` if
+    /// no node has sent two.
     fn between(nodes: &[Samples]) -> Option<Rates> {
         let (mut rates, mut time_s, mut known) = (Rates::default(), 0.0, 0.0);
         for samples in nodes {
@@ -167,14 +169,14 @@ impl Rates {
         if known == 0.0 {
             return None;
         }
-        // All nodes cross the same barriers.
+        // All nodes pass the same barriers.
         rates.barriers /= known;
         rates.computing = if time_s > 0.0 { (rates.computing / time_s).clamp(0.0, 1.0) } else { 0.0 };
         Some(rates)
     }
 }
 
-/// As much of what is known as fits, the most telling first.
+/// Formats as much as fits, the most important items first.
 fn line(elapsed: Duration, nodes: NodeCounts, rates: &Option<Rates>, columns: usize) -> String {
     let mut text = format!("hiroba: {}", clock(elapsed));
     let count = |count: f64| thousands(count.round() as u64);

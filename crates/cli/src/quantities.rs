@@ -1,6 +1,6 @@
-//! Quantities as people read them: three or four digits and a unit.
+//! Formats quantities for people: three or four digits and a unit.
 
-/// Seconds in at most seven characters, to a millisecond where that is worth showing.
+/// Formats seconds in at most seven characters, to a millisecond where that is significant.
 pub fn seconds(value: f64) -> String {
     if value >= 1e6 {
         return scaled(value, 1000.0, &["", "k", "M", "G", "T"]);
@@ -13,7 +13,7 @@ pub fn seconds(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// A time in at most eight characters: 1.23 µs, 45.6 ms, 7 s, 2.5 h.
+/// Formats a time in at most eight characters: 1.23 µs, 45.6 ms, 7 s, 2.5 h.
 pub fn duration(value_s: f64) -> String {
     match value_s {
         nothing if nothing <= 0.0 => "0 s".to_owned(),
@@ -24,7 +24,7 @@ pub fn duration(value_s: f64) -> String {
     }
 }
 
-/// A count in at most six characters: 9999, 12.3k, 4.56M.
+/// Formats a count in at most six characters: 9999, 12.3k, 4.56M.
 pub fn thousands(value: u64) -> String {
     if value < 10_000 {
         value.to_string()
@@ -33,12 +33,12 @@ pub fn thousands(value: u64) -> String {
     }
 }
 
-/// A number of things, of which one has no plural: "1 copy", "2 copies".
+/// Formats a number of things with the right plural: "1 copy", "2 copies".
 pub fn counted(number: &str, one: &str, many: &str) -> String {
     format!("{number} {}", if number == "1" { one } else { many })
 }
 
-/// Bytes in at most eight characters: 512 B, 1.5 KiB, 23.4 MiB.
+/// Formats bytes in at most eight characters: 512 B, 1.5 KiB, 23.4 MiB.
 pub fn bytes(value: u64) -> String {
     if value < 1024 {
         return format!("{value} B");
@@ -47,10 +47,10 @@ pub fn bytes(value: u64) -> String {
     scaled(value as f64, 1024.0, &units)
 }
 
-/// Three significant digits and a unit.
+/// Formats a value with three significant digits and a unit.
 fn scaled(mut value: f64, step: f64, units: &[&str]) -> String {
     let mut unit = 0;
-    // What would be shown as 1000 belongs to the next unit.
+    // A value that would be shown as 1000 takes the next unit.
     while value >= 999.5 && unit + 1 < units.len() {
         value /= step;
         unit += 1;

@@ -1,8 +1,8 @@
-//! `hiroba reproduce`: a paper's tables, with ours beside the paper's own figures.
+//! `hiroba reproduce`: a paper's tables, with our figures beside the paper's.
 //!
-//! The papers' programs are compiled with the user's compiler, with Hiroba and without, and run by
-//! `hiroba run`. A run whose checks do not pass is an error and never a figure, and every figure says how it was
-//! obtained. Paper 002 is about a machine that is modelled: nothing is compiled or run for it.
+//! The papers' programs are compiled with the user's compiler, with and without Hiroba, and run by `hiroba
+//! run`. A run whose checks fail is an error, not a figure, and every figure says how it was obtained. Paper
+//! 002 is about a machine that is modelled: nothing is compiled or run for it.
 
 mod children;
 mod html;
@@ -34,12 +34,12 @@ use crate::core_share::{ENOUGH, in_words};
 use crate::failure::{Failure, STATUS_BAD_INPUT, system_words};
 use crate::output_file::{OutputFile, Purpose};
 
-/// The papers whose tables can be made.
+/// The papers whose tables are available.
 pub const PAPERS: [&str; 4] = ["000", "001", "002", "004"];
-/// Those whose tables will come.
+/// The papers whose tables are planned.
 pub const LATER_PAPERS: [&str; 1] = ["003"];
 
-/// `hiroba reproduce`, checked.
+/// The options of `hiroba reproduce`, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReproduceOptions {
     /// One of [`PAPERS`].
@@ -52,19 +52,19 @@ pub struct ReproduceOptions {
     pub html: Option<PathBuf>,
 }
 
-/// How much is run.
+/// The size of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// The paper's sizes, several times.
     Full,
     /// Fewer runs, some of them shorter: two minutes at most on two cores.
     Quick,
-    /// As little as shows that everything works.
+    /// The least that shows that everything works.
     Tiny,
 }
 
 impl Scale {
-    /// How often each job is run.
+    /// Returns how many times each job is run.
     fn rounds(self) -> usize {
         match self {
             Scale::Full => 5,
@@ -77,7 +77,7 @@ impl Scale {
         if self == Scale::Tiny { &TEST_COMPILER_FLAGS } else { &COMPILER_FLAGS }
     }
 
-    /// How often a datagram is sent to and fro.
+    /// Returns how many times a datagram is sent there and back.
     fn exchanges(self) -> usize {
         match self {
             Scale::Full => 5000,
@@ -87,7 +87,7 @@ impl Scale {
     }
 }
 
-/// What tables must know of how their figures came about.
+/// What the tables must know about how their figures were obtained.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     scale: Scale,
@@ -99,7 +99,7 @@ impl Setting {
         if self.cores == 1 { "1 core".to_owned() } else { format!("{} cores", self.cores) }
     }
 
-    /// What holds for every paper.
+    /// Returns the notes that apply to every paper.
     fn notes(self) -> Vec<String> {
         let cores = self.cores_in_words();
         let rounds = self.scale.rounds();
@@ -112,13 +112,18 @@ impl Setting {
         )];
         notes.push(format!(
             "How: 'wall' is by the clock, with a core for every node. With more nodes than these {cores} a speed-up is '~', or 'cpu': the sequential \
-             program's processor seconds divided by those of the node that used most. That knows no waiting for the network or for others, so it is \
-             an upper bound of what machines with a core a node would show. Figures by the clock of nodes that shared cores say so. 'n/m' was not measurable."
+             program's processor seconds divided by those of the node that used most. That excludes waiting for the network and for other nodes, so it is \
+             an upper bound of what machines with a core per node would show. Figures by the clock of nodes that shared cores say so. 'n/m': not measurable."
         ));
         match self.scale {
             Scale::Full => {}
-            Scale::Quick => notes.push("Quick: fewer runs, and shorter ones where the arguments that are told differ from the paper's.".to_owned()),
-            Scale::Tiny => notes.push("Far below the paper's sizes: these figures only show that everything works.".to_owned()),
+            Scale::Quick => notes.push(
+                "Quick: fewer runs, and shorter ones where the arguments shown differ from the paper's."
+                    .to_owned(),
+            ),
+            Scale::Tiny => notes.push(
+                "Far below the paper's sizes: these figures only show that everything works.".to_owned(),
+            ),
         }
         notes
     }
@@ -130,7 +135,7 @@ fn processor_name() -> String {
     name.map_or(std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
 }
 
-/// Makes a paper's tables, prints them and writes the files that were asked for.
+/// Produces a paper's tables, prints them and writes the files that were requested.
 pub fn reproduce(options: &ReproduceOptions) -> Result<u8, Failure> {
     let open = |path: &Option<PathBuf>, flag| {
         let purpose = Purpose { what: "the figures", flag, status: STATUS_BAD_INPUT };
@@ -140,7 +145,8 @@ pub fn reproduce(options: &ReproduceOptions) -> Result<u8, Failure> {
     if json.as_ref().zip(html.as_ref()).is_some_and(|(json, html)| json.is_same_as(html)) {
         return Err(Failure {
             status: STATUS_BAD_INPUT,
-            sentence: "expected two files, got one for both --json and --html; name another one".to_owned(),
+            sentence: "expected two files, got the same file for --json and --html; name another one"
+                .to_owned(),
         });
     }
     let report = if options.paper == "002" { Ok(predict(options)) } else { measure(options) };
@@ -152,7 +158,7 @@ pub fn reproduce(options: &ReproduceOptions) -> Result<u8, Failure> {
             return Err(Failure::new(format!("cannot run a program: {}", system_words(&error))));
         }
     };
-    // A reader that has gone wants to see no more.
+    // A closed standard output (`| head`) is no error.
     let _ = std::io::stdout().write_all(text::render(&report, columns::of_standard_output()).as_bytes());
     if let Some(json) = json {
         let text = serde_json::to_string_pretty(&report).map_err(|error| Failure::new(error.to_string()))?;
@@ -164,12 +170,12 @@ pub fn reproduce(options: &ReproduceOptions) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The report of a paper whose machine is modelled.
+/// Returns the report of a paper whose machine is modelled.
 fn predict(options: &ReproduceOptions) -> Report {
     let mut watch = Watch::begin();
     let tables = paper_002::tables(options.scale, &mut |what| watch.say(what));
     let notes = paper_002::notes(options.scale);
-    // The model takes no longer at the paper's sizes, so that none of them are cut.
+    // The model is as fast at the paper's sizes, so they are not reduced.
     Report {
         paper: options.paper,
         source: paper_002::SOURCE,
@@ -196,13 +202,13 @@ fn measure(options: &ReproduceOptions) -> Result<Report, Stopped> {
     Ok(Report { paper: options.paper, source, quick: setting.scale != Scale::Full, notes, tables })
 }
 
-/// What must be said where nodes did not get the cores that they could have had.
+/// Returns a remark if nodes did not get the cores that they could have had.
 fn of_a_busy_machine(tables: &[Table]) -> Option<String> {
     let shares = tables.iter().flat_map(|table| &table.rows).filter_map(|row| row.core_share);
     let least = shares.min_by(f64::total_cmp).filter(|share| *share < ENOUGH)?;
     Some(format!(
         "This machine was busy: in some runs with a core for every node, ready threads got less than {ENOUGH} of a core, {} at the least. \
-         What is by the clock of such runs bears a '!' and is too long; their speed-ups are '~', by processor seconds.",
+         Times by the clock of such runs are marked '!' and are too long; their speed-ups are '~', by processor seconds.",
         in_words(least)
     ))
 }
@@ -212,11 +218,11 @@ fn tables_of_000(
     setting: Setting,
     watch: &mut Watch,
 ) -> Result<Vec<Table>, Stopped> {
-    watch.say("datagrams to and fro");
+    watch.say("datagrams there and back");
     let latencies = sockets::measure(setting.scale.exchanges())?;
     workshop.check_interruption()?;
     let results = workshop.measure(&paper_000::jobs(setting.scale), setting.scale.rounds(), watch)?;
-    // Counts are the same each time.
+    // Counts are the same in each run.
     let counts = workshop.measure(&paper_000::counted(setting.scale), 1, watch)?;
     Ok(paper_000::tables(&results, &counts, &latencies, setting))
 }
@@ -249,7 +255,7 @@ mod tests {
 
     const SETTING: Setting = Setting { scale: Scale::Full, cores: 2 };
 
-    /// As they are where nothing was measured.
+    /// Returns all tables, without measured figures.
     fn all_tables() -> Vec<Table> {
         let results = Results::default();
         let latencies = Latencies { by_size: Vec::new(), core_share: None };

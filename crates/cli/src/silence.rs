@@ -1,18 +1,18 @@
-//! Nobody waits long without knowing for what: a command that has been silent for [`LONGEST`] says on
-//! standard error what it is doing, and from then on less and less often.
+//! Says on standard error what a command is doing when it has been silent for [`LONGEST`], and again at
+//! growing intervals.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::failure::say;
 
-/// Commands may be silent so long at first.
+/// How long a command may be silent at first.
 const LONGEST: Duration = Duration::from_secs(2);
-/// Between two words.
+/// The least time between two messages.
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// When a silence is long enough for a word.
+/// Decides when a silence is long enough for a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Silence {
     began: Instant,
@@ -20,7 +20,7 @@ pub struct Silence {
 }
 
 impl Silence {
-    /// It begins now.
+    /// Begins a silence now.
     pub fn begin() -> Silence {
         Silence::begin_at(Instant::now())
     }
@@ -29,12 +29,12 @@ impl Silence {
         Silence { began, next: began + LONGEST }
     }
 
-    /// When the next word is due.
+    /// Returns when the next message is due.
     pub fn due(&self) -> Instant {
         self.next
     }
 
-    /// Whether a word is due now; then the next one is due later.
+    /// Returns true if a message is due now, and schedules the next one.
     pub fn is_too_long(&mut self) -> bool {
         self.is_too_long_at(Instant::now())
     }
@@ -42,14 +42,14 @@ impl Silence {
     fn is_too_long_at(&mut self, now: Instant) -> bool {
         let due = now >= self.next;
         if due {
-            // As long again as there has been waited already.
+            // Waits as long again as the silence has lasted.
             self.next = now + (now - self.began).clamp(PAUSE_MIN, PAUSE_MAX);
         }
         due
     }
 }
 
-/// Says what a command is doing that is busy itself: from a thread, until it is dropped.
+/// Says from a thread of its own what a busy command is doing, until it is dropped.
 #[derive(Debug)]
 pub struct Meanwhile {
     shared: Arc<Shared>,
@@ -69,7 +69,7 @@ struct Doing {
 }
 
 impl Meanwhile {
-    /// As long as this lives, the command is doing `what`. Without a thread to be had nothing is said.
+    /// Says `what` while the value lives. Says nothing if no thread can be started.
     pub fn doing(what: &str) -> Meanwhile {
         let doing = Doing { what: what.to_owned(), silence: Silence::begin(), spoken: false };
         let shared = Arc::new(Shared { doing: Mutex::new(Some(doing)), changed: Condvar::new() });
@@ -78,14 +78,14 @@ impl Meanwhile {
         Meanwhile { shared }
     }
 
-    /// It is doing the same, and this says how far it has come.
+    /// Updates the text of the same activity, which tells its progress.
     pub fn is_still_doing(&self, what: &str) {
         if let Some(doing) = self.shared.lock().as_mut() {
             what.clone_into(&mut doing.what);
         }
     }
 
-    /// From now on it is doing something else. That is said at once, if anything has been said.
+    /// Changes the activity. The new one is announced at once if any message has been printed.
     pub fn now_doing(&self, what: &str) {
         if let Some(doing) = self.shared.lock().as_mut() {
             what.clone_into(&mut doing.what);

@@ -1,7 +1,8 @@
-//! `--stats`: the account of a run for people.
+//! `--stats`: the account of a run as tables for people.
 //!
-//! A column for each node, as many as the terminal is wide, and one for all of them; of more nodes the extremes and the median, the
-//! node that waited least for the others, and, up to [`ROWS_MAX`], a short line each. Rows in which nothing happened are left out.
+//! The tables have a column for each node, as many as fit the terminal, and one for all of them. With more
+//! nodes they show the extremes and the median, the node that waited least for the others, and, up to
+//! [`ROWS_MAX`] nodes, a short line for each. Rows of zeros are left out.
 
 use std::fmt::Write;
 
@@ -11,18 +12,18 @@ use hiroba_trace::{Counters, NodeStatistics, RunStatistics, TimeBreakdown};
 use crate::core_share;
 use crate::quantities::{bytes, duration, seconds, thousands};
 
-/// Columns where standard error is no terminal.
+/// The width if standard error is no terminal.
 pub const COLUMNS: usize = 100;
-/// With more nodes than this, not every node is shown.
+/// The number of nodes above which not every node is shown.
 const ROWS_MAX: usize = 16;
-/// Width of the names of rows.
+/// The width of the names of rows.
 const NAME_WIDTH: usize = 15;
-/// Width of a column: a quantity, and for times their share.
+/// The width of a column: a quantity, and for times their share.
 const CELL_WIDTH: usize = 16;
-/// The part of a column that belongs to the share.
+/// The part of a column that the share takes.
 const SHARE_WIDTH: usize = 6;
 
-/// The tables, with a newline behind each line, in so many columns if they are 80 or more.
+/// Formats the tables, each line with its newline, in `columns` columns if that is 80 or more.
 pub fn render(account: &RunStatistics, columns: usize) -> String {
     let mut text = head(account);
     let fitting = (columns.saturating_sub(NAME_WIDTH) / CELL_WIDTH).max(4);
@@ -48,7 +49,7 @@ pub fn render(account: &RunStatistics, columns: usize) -> String {
 fn head(account: &RunStatistics) -> String {
     let nodes = account.nodes;
     let plural = if nodes == 1 { "" } else { "s" };
-    // Their classes of time sum to threads × wall time.
+    // The classes of time sum to threads × wall time.
     let threads = match account.threads_per_node {
         1 => String::new(),
         threads => format!(" of {threads} threads"),
@@ -63,7 +64,7 @@ fn head(account: &RunStatistics) -> String {
     );
     let left = account.per_node.len();
     if left < usize::from(nodes) {
-        let _ = writeln!(text, "{left} of {nodes} nodes left the job and are accounted for");
+        let _ = writeln!(text, "{left} of {nodes} nodes left the job and sent an account");
     }
     if let Some(remark) = core_share::remark(&account.per_node) {
         let _ = writeln!(text, "{remark}");
@@ -72,15 +73,15 @@ fn head(account: &RunStatistics) -> String {
     text
 }
 
-/// Picks one of the nodes' values, or makes one of them.
+/// Chooses one of the nodes' values, or computes one of them.
 type Choose = fn(&mut [f64]) -> f64;
 
-/// What a column shows.
+/// The content of a column.
 enum Column<'a> {
     Node(&'a NodeStatistics),
     /// The node for which the others waited.
     Busiest(&'a NodeStatistics),
-    /// A choice over all nodes, row by row.
+    /// A choice over all nodes, made row by row.
     Choice(&'static str, Choose),
     /// The sum over all nodes.
     All,
@@ -101,11 +102,11 @@ fn choose_columns(account: &RunStatistics, fitting: usize) -> Vec<Column<'_>> {
     let largest = Column::Choice("max", |values| values.iter().copied().fold(f64::NEG_INFINITY, f64::max));
     let smallest = Column::Choice("min", |values| values.iter().copied().fold(f64::INFINITY, f64::min));
     let busiest = waited_least(account).map(Column::Busiest);
-    // Choices need no room for shares: three of them take that of two nodes.
+    // Choices have no shares: three of them need the room of two nodes.
     [smallest, middle, largest].into_iter().chain(busiest).chain([Column::All]).collect()
 }
 
-/// The node that waited least for others.
+/// Returns the node that waited least for others.
 fn waited_least(account: &RunStatistics) -> Option<&NodeStatistics> {
     let waited = |node: &NodeStatistics| (node.time_s.barrier + node.time_s.lock) / node.time_s.sum();
     account.per_node.iter().min_by(|one, other| waited(one).total_cmp(&waited(other)))
@@ -128,20 +129,20 @@ impl Column<'_> {
         }
     }
 
-    /// Whether values of this column are parts of one whole.
+    /// Returns true if the values of this column are parts of a whole.
     fn has_shares(&self) -> bool {
         !matches!(self, Column::Choice(..))
     }
 }
 
-/// A row's value of one account: time and counters.
+/// A row's value in one account, from its times and counters.
 type Value<'a> = &'a dyn Fn(&TimeBreakdown, &Counters) -> f64;
 
-/// The names that people see of the classes of time, in [`TimeBreakdown::classes`]' order.
+/// The names of the classes of time, in the order of [`TimeBreakdown::classes`].
 const CLASS_NAMES: [&str; 7] =
     ["computing", "read faults", "write faults", "barriers", "locks", "serving others", "other"];
 
-/// How a row's values are shown.
+/// The unit of a row's values.
 #[derive(Clone, Copy)]
 enum Unit {
     Count,
@@ -149,10 +150,10 @@ enum Unit {
     Seconds,
 }
 
-/// One of the things that are counted.
+/// Reads one of the counters.
 type CountOf = fn(&Counters) -> u64;
 
-/// What was counted, in groups.
+/// The counters that are shown, in groups.
 const COUNTERS: [&[(&str, Unit, CountOf)]; 3] = [
     &[
         ("read faults", Unit::Count, |c| c.read_faults),
@@ -167,6 +168,8 @@ const COUNTERS: [&[(&str, Unit, CountOf)]; 3] = [
         ("diffs applied", Unit::Count, |c| c.updates_applied),
         ("homes moved", Unit::Count, |c| c.home_migrations),
         ("evictions", Unit::Count, |c| c.evictions),
+        ("swapped out", Unit::Count, |c| c.swap_outs),
+        ("swapped in", Unit::Count, |c| c.swap_ins),
         ("swapped", Unit::Bytes, |c| c.swap_bytes),
     ],
     &[("barriers", Unit::Count, |c| c.barriers), ("locks taken", Unit::Count, |c| c.lock_acquires)],
@@ -175,14 +178,14 @@ const COUNTERS: [&[(&str, Unit, CountOf)]; 3] = [
         ("bytes sent", Unit::Bytes, |c| c.bytes_sent),
         ("sent again", Unit::Count, |c| c.retransmits),
         ("rejected", Unit::Count, |c| c.datagrams_rejected),
-        ("memory at most", Unit::Bytes, |c| c.resident_bytes_max),
+        ("peak memory", Unit::Bytes, |c| c.resident_bytes_max),
     ],
 ];
 
-/// One of the classes of time.
+/// Reads one of the classes of time.
 type TimeOf = fn(&TimeBreakdown) -> f64;
 
-/// The mean time of one: its class, and how many there were.
+/// Mean times: the class of time, and the counter to divide it by.
 const MEANS: [(&str, TimeOf, CountOf); 4] = [
     ("per read fault", |t| t.read_fault, |c| c.read_faults),
     ("per write fault", |t| t.write_fault, |c| c.write_faults),
@@ -213,7 +216,7 @@ impl Table<'_> {
         let before = text.len();
         for (name, time_of, count_of) in MEANS {
             let threads = f64::from(self.account.threads_per_node);
-            // All threads of a node wait in its barriers, and each barrier is counted once.
+            // All threads of a node wait in its barriers, but each barrier is counted once.
             let per = if name == "per barrier" { threads } else { 1.0 };
             let mean =
                 |time: &TimeBreakdown, counters: &Counters| time_of(time) / (count_of(counters) as f64 * per);
@@ -233,7 +236,7 @@ impl Table<'_> {
         }
     }
 
-    /// A row of values, unless all of them are nothing.
+    /// Adds a row of values, unless all of them are zero.
     fn values(&self, text: &mut String, name: &str, value: Value<'_>, unit: Unit, shares: bool) {
         let of = |node: &NodeStatistics| value(&node.time_s, &node.counters);
         let total = &self.account.total;
@@ -261,7 +264,7 @@ impl Table<'_> {
         let _ = write!(text, "{name:<NAME_WIDTH$}");
         for column in &self.columns {
             let mut cell = cell(column);
-            // Quantities without a share stand below those with one.
+            // Quantities without a share are aligned with those that have one.
             if column.has_shares() && !cell.ends_with([' ', '%']) {
                 cell.push_str(&" ".repeat(SHARE_WIDTH));
             }
@@ -281,7 +284,7 @@ fn in_unit(value: f64, unit: Unit) -> String {
     }
 }
 
-/// A line for each node: where its time went, and a little of what it did.
+/// Adds a line for each node: where its time went, and its main counters.
 fn short_table(text: &mut String, account: &RunStatistics) {
     const HEADS: [&str; 7] = ["comp.", "read", "write", "barr.", "locks", "serve", "other"];
     let _ = write!(text, "\nnode   wall s  % in");
@@ -344,7 +347,7 @@ mod tests {
         .with_totals()
     }
 
-    /// Whether the table has such a line, whatever blanks are between its words.
+    /// Returns true if the table has such a line, whatever the blanks between its words.
     fn has_line(text: &str, line: &str) -> bool {
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         text.lines().any(|shown| words(shown) == words(line))

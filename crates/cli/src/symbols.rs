@@ -1,4 +1,4 @@
-//! Turns places in a program's code into names that its author knows: file, line and function.
+//! Turns places in a program's code into file, line and function.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use addr2line::Loader;
 use hiroba_base::CodeSite;
 
-/// Executables and libraries whose debug information is kept at once; sites in others are shown by offset.
+/// The number of executables and libraries whose debug information is kept; sites in others are shown by
+/// offset.
 const MODULES_MAX: usize = 64;
-/// Sites whose names are remembered; others are looked up each time.
+/// The number of sites whose names are cached; others are looked up each time.
 const SITES_MAX: usize = 4096;
 
-/// Looks sites up when they are shown, and remembers what it has found.
+/// Looks up sites when they are shown, and caches the result.
 #[derive(Default)]
 pub struct Symboliser {
     state: RefCell<State>,
@@ -20,14 +21,14 @@ pub struct Symboliser {
 
 #[derive(Default)]
 struct State {
-    /// `None`: the file cannot be read as an object file.
+    /// `None` if the file cannot be read as an object file.
     modules: HashMap<String, Option<Loader>>,
     known: HashMap<CodeSite, String>,
 }
 
 impl Symboliser {
-    /// Where `site` is, as in `jacobi.c:88 (relax)`; without debug information `relax in ./jacobi`, without symbols
-    /// `./jacobi+0x12f0`.
+    /// Describes `site`, as in `jacobi.c:88 (relax)`; without debug information `relax in ./jacobi`, without
+    /// symbols `./jacobi+0x12f0`.
     pub fn name(&self, site: &CodeSite) -> String {
         let state = &mut *self.state.borrow_mut();
         if let Some(known) = state.known.get(site) {
@@ -45,8 +46,8 @@ impl Symboliser {
 }
 
 impl Symboliser {
-    /// The same for a call; where that was inlined, also where the outermost function makes it, since the
-    /// innermost is often one that wraps the call.
+    /// Describes the site of a call. If the call was inlined, also names the line of the outermost function,
+    /// since the innermost is often a wrapper.
     pub fn name_of_call(&self, site: &CodeSite) -> String {
         let inner = self.name(site);
         match self.state.borrow().outermost(site) {
@@ -57,7 +58,7 @@ impl Symboliser {
 }
 
 impl State {
-    /// The line of the outermost function at a site that has been looked up.
+    /// Returns the line of the outermost function at a site that has been looked up.
     fn outermost(&self, site: &CodeSite) -> Option<String> {
         let loader = self.modules.get(&site.module)?.as_ref()?;
         let mut frames = loader.find_frames(site.offset).ok()?;
@@ -77,7 +78,7 @@ impl State {
         }
         let loader = self.modules.get(&site.module)?.as_ref()?;
         from_debug_information(loader, site.offset).or_else(|| {
-            // Behind the code the nearest symbol means nothing.
+            // Outside the code the nearest symbol means nothing.
             let code = loader.get_section_range(b".text")?;
             let in_code = (code.begin..code.end).contains(&site.offset);
             let symbol = loader.find_symbol(site.offset).filter(|_| in_code)?;
@@ -87,12 +88,12 @@ impl State {
 }
 
 fn open(module: &Path) -> Option<Loader> {
-    // A device or a pipe under that name must not be read from.
+    // The file may be a device or a pipe, which must not be read.
     module.metadata().ok().filter(std::fs::Metadata::is_file)?;
     Loader::new(module).ok()
 }
 
-/// The innermost frame: of code that was inlined, the line that its author wrote.
+/// Returns the innermost frame: in inlined code, the line that its author wrote.
 fn from_debug_information(loader: &Loader, address: u64) -> Option<String> {
     let frame = loader.find_frames(address).ok()?.next().ok()??;
     named(loader, address, frame)
@@ -118,7 +119,8 @@ fn demangled(symbol: &str) -> String {
     addr2line::demangle_auto(symbol.into(), None).into_owned()
 }
 
-/// A path as the user would type it: relative where it lies below the working directory, without `.` in between.
+/// Formats a path as the user would type it: relative if it lies below the working directory, without inner
+/// `.`.
 fn shown(path: &Path) -> String {
     let path: PathBuf = path.components().collect();
     let here = std::env::current_dir().unwrap_or_default();
@@ -150,7 +152,7 @@ int main(void)
 }
 ";
 
-    /// Builds the program, and tells where `nm` says that `inner` begins.
+    /// Builds the program, and returns the address that `nm` gives for `inner`.
     fn build(directory: &Path, flags: &[&str]) -> Option<(String, u64)> {
         let (source, program) = (directory.join("sample.c"), directory.join("sample"));
         std::fs::write(&source, SOURCE).expect("a writable directory");

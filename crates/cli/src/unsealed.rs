@@ -1,8 +1,9 @@
-//! A job without seals, to measure what they cost.
+//! A job whose messages are not encrypted, to measure what encryption costs.
 //!
-//! Messages of such a job are believed whoever sent them, so nothing may run in it that is worth an attack: its nodes are this command
-//! itself (`bench-node`), whatever the arguments say, on this machine alone. No option of `hiroba run`, no variable and no peer can ask
-//! for one, and a program with `libhiroba.so` refuses to join one ([`Runtime::join`](hiroba_node::Runtime::join)).
+//! Nodes of such a job accept every message, whoever sent it, so it must run nothing that is worth an attack:
+//! its nodes are this command itself (`bench-node`), on this machine only, whatever the arguments say. No
+//! option of `hiroba run`, no variable and no peer can request such a job, and a program with `libhiroba.so`
+//! refuses to join one ([`Runtime::join`](hiroba_node::Runtime::join)).
 
 use std::ffi::OsString;
 
@@ -13,7 +14,8 @@ use crate::run;
 
 /// Launches the nodes of a measurement and returns the job's exit status.
 pub fn run_without_seal(job: &UnsealedJob) -> Result<u8, Failure> {
-    let failed = |error| Failure::new(format!("cannot run a job to measure: {}", system_words(&error)));
+    let failed =
+        |error| Failure::new(format!("cannot run the job that is measured: {}", system_words(&error)));
     let hiroba = std::env::current_exe().map_err(failed)?;
     let plan = serde_json::to_string(&job.plan).map_err(|error| failed(error.into()))?;
     let words =
@@ -24,7 +26,7 @@ pub fn run_without_seal(job: &UnsealedJob) -> Result<u8, Failure> {
     };
     if options.hosts.is_some() || options.debug.is_some() || !options.variables.is_empty() {
         return Err(Failure::new(
-            "a job without seals runs on this machine alone, and nothing in it but its own code",
+            "a job without encryption runs on this machine only, and runs only Hiroba's own code",
         ));
     }
     options.program = hiroba.into_os_string();

@@ -1,5 +1,5 @@
-//! Copies out of another node's frames over shared memory, beside the same copies between plain mappings; and a round trip and a
-//! stream of messages between two threads that spin. Prints times and their ratios.
+//! Measures copies out of another node's frames over shared memory, the same copies between plain mappings,
+//! and a round trip and a stream of messages between two spinning threads. Prints times and ratios.
 //!
 //! `cargo run --release -p hiroba-fabric --example one_sided`
 
@@ -69,7 +69,8 @@ fn median(mut samples: Vec<Duration>) -> Duration {
     samples[samples.len() / 2]
 }
 
-/// Copies `bytes` at a time, `stride` bytes apart, into as large a memory: the fabric's first reads, its later ones, and plain copies.
+/// Copies `bytes` at a time, `stride` bytes apart, into memory of the same size: the fabric's first reads,
+/// its later reads, and plain copies.
 fn compare(reader: &dyn OneSided, data: &[u8], bytes: usize, state: &str, stride: usize) {
     let mut into = vec![1; FRAMES_BYTES];
     let times = (FRAMES_BYTES / bytes).min(2000);

@@ -1,9 +1,11 @@
-//! Round trips over the fabric, sealed and not, beside those over bare sockets, and streams; prints all and their ratios.
+//! Measures round trips over the fabric, sealed and not, and over bare sockets, and streams. Prints times and
+//! ratios.
 //!
 //! `cargo run --release -p hiroba-fabric --example round_trip [spin|wait|stream [IP IP]]`
 //!
-//! Between two addresses of this machine that are not the same, datagrams are as short as across a network:
-//! `unshare -n sh -c 'ip link set lo up; ip addr add 10.0.0.1 dev lo; ip addr add 10.0.0.2 dev lo; round_trip wait 10.0.0.1 10.0.0.2'`
+//! Between two different addresses of this machine, datagrams are as short as across a network: `unshare -n
+//! sh -c 'ip link set lo up; ip addr add 10.0.0.1 dev lo; ip addr add 10.0.0.2 dev lo; round_trip wait
+//! 10.0.0.1 10.0.0.2'`
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! What sealing costs: nanoseconds for one message, sealed and opened.
+//! Measures the cost of sealing: nanoseconds per message, sealed and opened.
 //!
 //! `cargo run --release -p hiroba-fabric --example sealing`
 
@@ -8,7 +8,7 @@ use std::time::Instant;
 use hiroba_fabric::seal::DirectionKey;
 use hiroba_wire::control::JobKey;
 
-/// Repetitions a measurement; the median of several is printed.
+/// Repetitions per measurement; the median of several measurements is printed.
 const ROUNDS: u64 = 20_000;
 const MEASUREMENTS: usize = 9;
 

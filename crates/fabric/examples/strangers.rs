@@ -1,9 +1,11 @@
-//! Floods UDP ports as a stranger would: noise, truncated, replayed and forged datagrams. For measuring what that costs a job.
+//! Floods UDP ports with a stranger's datagrams: noise, truncated, replayed and forged ones. Serves to
+//! measure what they cost a job.
 //!
 //! `cargo run --release -p hiroba-fabric --example strangers -- [--per-second N] [--seconds S] IP:PORT…`
 //!
-//! With the right to raw sockets (root) it listens to what is sent to those ports, replays, cuts and changes it, and sends with
-//! the addresses of those who sent it; all of this needs IPv4. Otherwise it sends noise and forgeries from an address of its own.
+//! With permission for raw sockets (root) it captures datagrams to those ports, replays, truncates and
+//! changes them, and sends them with their senders' addresses; all of this needs IPv4. Without, it sends
+//! noise and forgeries from an address of its own.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -15,7 +17,7 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketType, rec
 /// Captured datagrams kept for each port; later ones replace random earlier ones.
 const CAPTURED_MAX: usize = 64;
 
-/// Looks at the wire once in so many datagrams sent.
+/// Captures once per this many datagrams sent.
 const LISTEN_EVERY: u64 = 16;
 
 const IP_HEADER_BYTES: usize = 20;
@@ -50,13 +52,13 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-/// A datagram that was seen on its way to a target.
+/// A captured datagram on its way to a target.
 struct Captured {
     from: SocketAddrV4,
     content: Vec<u8>,
 }
 
-/// Listens on every interface and sends under any name.
+/// Captures on every interface and sends under any address.
 struct Wire {
     listening: OwnedFd,
     sending: OwnedFd,
@@ -65,7 +67,7 @@ struct Wire {
 
 impl Wire {
     fn open(targets: usize) -> rustix::io::Result<Wire> {
-        // packet(7): the kind of packets in network byte order; raw(7): such a socket sends headers as they are given to it.
+        // packet(7): the kind of packets in network byte order; raw(7): such a socket sends headers as given.
         let internet = Protocol::from_raw(u32::from(0x0800u16.to_be()).try_into().expect("not zero"));
         let raw = Protocol::from_raw(255u32.try_into().expect("not zero"));
         Ok(Wire {
@@ -82,7 +84,8 @@ impl Wire {
             let Some(index) = targets.iter().position(|target| *target == SocketAddr::V4(to)) else {
                 continue;
             };
-            // Peers' addresses are among the targets; this program's own datagrams bear them too, and do no harm here.
+            // Peers' addresses are among the targets. This program's own datagrams bear them too, which does
+            // no harm here.
             if targets.contains(&SocketAddr::V4(from)) {
                 let captured = &mut self.captured[index];
                 if captured.len() == CAPTURED_MAX {
@@ -96,7 +99,8 @@ impl Wire {
     fn send(&self, from: SocketAddrV4, to: SocketAddrV4, content: &[u8]) -> rustix::io::Result<()> {
         let total = IP_HEADER_BYTES + UDP_HEADER_BYTES + content.len();
         let mut packet = Vec::with_capacity(total);
-        // RFC 791 §3.1 and RFC 768; the system fills in length and checksum of the former, 0 is no checksum for the latter.
+        // RFC 791 §3.1 and RFC 768. The system fills in length and checksum of the IP header; a UDP checksum
+        // of 0 means none.
         packet.extend([0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0]);
         packet.extend(from.ip().octets());
         packet.extend(to.ip().octets());
@@ -108,7 +112,7 @@ impl Wire {
     }
 }
 
-/// Sender, receiver and content of a UDP datagram in an IPv4 packet.
+/// Returns sender, receiver and content of a UDP datagram in an IPv4 packet.
 fn parse(packet: &[u8]) -> Option<(SocketAddrV4, SocketAddrV4, &[u8])> {
     let header_bytes = usize::from(packet.first()? & 15) * 4;
     if packet.first()? >> 4 != 4 || *packet.get(9)? != 17 {
@@ -125,7 +129,7 @@ fn noise(rng: &mut Prng) -> Vec<u8> {
     (0..rng.random_range(0..NOISE_BYTES_MAX)).map(|_| rng.random()).collect()
 }
 
-/// One hostile datagram to the target at `index`, under the name of a peer where one is known.
+/// Sends one hostile datagram to the target at `index`, under a peer's address if one is known.
 fn attack(
     number: u64,
     wire: Option<&Wire>,
@@ -150,7 +154,7 @@ fn attack(
         }
         _ => {}
     }
-    // One that is longer than the way allows is not sent.
+    // A datagram that is too long for the path is not sent.
     let _ = wire.send(*from, to, &content);
 }
 

@@ -1,4 +1,4 @@
-//! How messages travel between nodes.
+//! Transport of messages between nodes.
 //!
 //! ```text
 //!   node, ports, check
@@ -8,14 +8,14 @@
 //!   UDP sockets (udp/)   |   simulated network under virtual time (sim.rs)   |   without link: TCP (tcp/), shared memory (shm/)
 //! ```
 //!
-//! Over TCP connections (tcp/) neither link nor injector is needed.
+//! TCP connections (tcp/) need neither link nor injector.
 //!
-//! A message is any run of bytes up to [`MESSAGE_BYTES_MAX`]. Between two nodes messages arrive exactly
-//! once and in the order in which they were sent, whatever the network does to datagrams; messages of
-//! different peers are not ordered among each other.
+//! A message is a sequence of up to [`MESSAGE_BYTES_MAX`] bytes. Between two nodes messages arrive exactly
+//! once and in the order in which they were sent, whatever the network does to datagrams. Messages of
+//! different peers are not ordered relative to each other.
 //!
 //! To add a fabric, implement [`Fabric`] and run the conformance suite (`tests/all/conformance.rs`) over it.
-//! What a fabric can do beyond messages it says in its [`Capabilities`]; nobody asks for its name.
+//! A fabric reports what it can do beyond messages in its [`Capabilities`]. No code tests a fabric's name.
 
 pub mod hooks;
 pub mod link;

@@ -1,5 +1,6 @@
-//! How threads take turns at receiving, the same for all fabrics that wait on descriptors: one thread at a time has the role, whoever
-//! finds nothing sleeps without it, and a wake ends the sleep (see [`Fabric`](crate::Fabric), "Threads").
+//! Turns at receiving, the same for all fabrics that wait on descriptors. One thread at a time has the
+//! receiving role; a thread that finds nothing sleeps without it, and a wake ends the sleep (see
+//! [`Fabric`](crate::Fabric), "Threads").
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,33 +13,33 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::role::Role;
 use crate::wake::WakeEvent;
 
-/// What one turn of receiving met.
+/// The result of one turn of receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Nothing to deliver, nor anything that a caller may wait for.
+    /// Nothing was delivered, and nothing happened that a caller may wait for.
     Nothing,
-    /// The other case.
+    /// A message was delivered, or an event happened that a caller may wait for.
     Something,
 }
 
-/// Where messages go.
+/// The receiver of messages.
 pub(crate) type Deliver<'a> = &'a mut dyn FnMut(NodeId, &[u8]);
 
-/// What threads that receive agree about. `I` belongs to the one that has the role.
+/// State shared by the threads that receive. `I` belongs to the thread that has the role.
 pub(crate) struct Receiving<I> {
     pub role: Role<I>,
     pub wake: WakeEvent,
-    /// The wakes that polls without a count of their own have seen.
+    /// The wake count seen by polls that are not passed a count.
     wakes_noticed: AtomicU64,
 }
 
 impl<I> Receiving<I> {
-    /// Nobody receives yet.
+    /// Makes the state with the role free.
     pub fn new(inbound: I, wake: WakeEvent) -> Receiving<I> {
         Receiving { role: Role::new(inbound), wake, wakes_noticed: AtomicU64::new(0) }
     }
 
-    /// Ends the polls that wait now, or the next one.
+    /// Ends the current waiting polls, or the next one.
     pub fn wake(&self) {
         self.wake.wake();
         self.role.wake();
@@ -47,20 +48,21 @@ impl<I> Receiving<I> {
 
 /// A fabric that receives in turns.
 pub(crate) trait Turns {
-    /// What receiving needs.
+    /// The state needed for receiving.
     type Inbound;
 
-    /// What its threads agree about.
+    /// Returns the state shared by its threads.
     fn receiving(&self) -> &Receiving<Self::Inbound>;
 
-    /// One turn in the receiving role, without waiting: takes in what has come, and delivers it outside any lock that sending takes.
+    /// Takes one turn in the receiving role, without waiting: reads what has arrived, and delivers it outside
+    /// any lock that sending takes.
     fn turn(&self, inbound: &mut Self::Inbound, deliver: Deliver<'_>) -> io::Result<Turn>;
 
-    /// What becomes readable when there is something for a turn, wakes aside.
+    /// Returns the descriptors that become readable when a turn has something to do, wakes aside.
     fn watched(&self) -> [Option<BorrowedFd<'_>>; 2];
 }
 
-/// [`Fabric::poll`](crate::Fabric::poll).
+/// Implements [`Fabric::poll`](crate::Fabric::poll).
 pub(crate) fn poll_counting<F: Turns>(
     fabric: &F,
     timeout: Option<Duration>,
@@ -72,14 +74,14 @@ pub(crate) fn poll_counting<F: Turns>(
     result
 }
 
-/// [`Fabric::poll_since`](crate::Fabric::poll_since).
+/// Implements [`Fabric::poll_since`](crate::Fabric::poll_since).
 pub(crate) fn poll_since<F: Turns>(
     fabric: &F,
     wakes_seen: u64,
     timeout: Option<Duration>,
     deliver: Deliver<'_>,
 ) -> io::Result<()> {
-    // A timeout past the end of the clock is none.
+    // A timeout past the end of the clock means no deadline.
     let deadline = timeout.and_then(|timeout| Clock::now().checked_add(timeout));
     let Receiving { role, wake, .. } = fabric.receiving();
     loop {
@@ -95,7 +97,7 @@ pub(crate) fn poll_since<F: Turns>(
     }
 }
 
-/// [`Fabric::poll_now`](crate::Fabric::poll_now).
+/// Implements [`Fabric::poll_now`](crate::Fabric::poll_now).
 pub(crate) fn poll_now<F: Turns>(fabric: &F, deliver: Deliver<'_>) -> io::Result<bool> {
     let Receiving { role, wake, wakes_noticed } = fabric.receiving();
     let Some(mut taken) = role.try_take() else { return Ok(false) };
@@ -104,7 +106,8 @@ pub(crate) fn poll_now<F: Turns>(fabric: &F, deliver: Deliver<'_>) -> io::Result
     fabric.turn(taken.inner(), deliver).map(|_| true)
 }
 
-/// Sleeps until there is something for a turn; false when a wake after `wakes_seen`, a signal or the deadline ended it.
+/// Sleeps until a turn has something to do. Returns false when a wake after `wakes_seen`, a signal or the
+/// deadline ended the sleep.
 pub(crate) fn sleep<F: Turns>(fabric: &F, wakes_seen: u64, deadline: Option<Clock>) -> io::Result<bool> {
     let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Clock::now()));
     if timeout == Some(Duration::ZERO) {
@@ -122,7 +125,7 @@ pub(crate) fn sleep<F: Turns>(fabric: &F, wakes_seen: u64, deadline: Option<Cloc
     }
 }
 
-/// A duration as system calls take it; one too long is the longest.
+/// Converts a duration for system calls, limited to the longest one they accept.
 pub(crate) fn timespec(duration: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),

@@ -1,18 +1,18 @@
-//! The receiving role: one thread has it at a time, and no lock is held while it does.
+//! The receiving role: one thread has it at a time, and no lock is held meanwhile.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant as Clock;
 
-/// What the threads that ask for the role agree about.
+/// State shared by the threads that ask for the role.
 struct State<T> {
     /// The thread that has the role.
     holder: Option<usize>,
-    /// What belongs to the role; with its holder while there is one.
+    /// The role's data; moved to the holder while there is one.
     inner: Option<Box<T>>,
     waiting: usize,
 }
 
-/// A role that one thread has at a time, and what belongs to it.
+/// A role that one thread has at a time, and its data.
 pub struct Role<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
@@ -24,14 +24,14 @@ pub struct RoleGuard<'a, T> {
     inner: Option<Box<T>>,
 }
 
-/// A number that no other living thread has; costs no system call.
+/// Returns a number that no other living thread has. Makes no system call.
 fn this_thread() -> usize {
     thread_local!(static MARK: u8 = const { 0 });
     MARK.with(|mark| std::ptr::from_ref(mark).addr())
 }
 
 impl<T> Role<T> {
-    /// A role that nobody has.
+    /// Makes a free role.
     pub fn new(inner: T) -> Role<T> {
         Role {
             state: Mutex::new(State { holder: None, inner: Some(Box::new(inner)), waiting: 0 }),
@@ -49,13 +49,13 @@ impl<T> Role<T> {
         Some(RoleGuard { role: self, inner: Some(inner) })
     }
 
-    /// The role if nobody has it.
+    /// Takes the role if it is free.
     pub fn try_take(&self) -> Option<RoleGuard<'_, T>> {
         self.take(&mut self.state())
     }
 
-    /// The role, when need be after waiting for it until `deadline` or until `ended` says so after a
-    /// [`Role::wake`]; `None` at once when this thread has it already.
+    /// Takes the role, if need be after waiting until `deadline`, or until `ended` returns true after a
+    /// [`Role::wake`]. Returns `None` at once when this thread already has the role.
     pub fn wait(&self, deadline: Option<Clock>, ended: impl Fn() -> bool) -> Option<RoleGuard<'_, T>> {
         let mut state = self.state();
         loop {
@@ -84,7 +84,7 @@ impl<T> Role<T> {
         }
     }
 
-    /// Makes all that wait look whether they are to end.
+    /// Makes all waiting threads check whether to stop waiting.
     pub fn wake(&self) {
         if self.state().waiting > 0 {
             self.changed.notify_all();
@@ -93,7 +93,7 @@ impl<T> Role<T> {
 }
 
 impl<T> RoleGuard<'_, T> {
-    /// What belongs to the role.
+    /// Returns the role's data.
     pub fn inner(&mut self) -> &mut T {
         self.inner.as_mut().expect("the guard has it until it is dropped")
     }

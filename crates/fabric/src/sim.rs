@@ -1,8 +1,8 @@
 //! A simulated datagram network under virtual time, and a cluster of links over it.
 //!
-//! Everything happens in one thread and follows from one seed: the same calls give the same run, always.
-//! Loss, duplication and reordering act on datagrams, beneath the reliable link; what the storeys above see
-//! is delay, and messages of different peers in any order.
+//! Everything happens in one thread and follows from one seed: the same calls always give the same run. Loss,
+//! duplication and reordering act on datagrams, beneath the reliable link. The layers above see delay, and
+//! messages of different peers in any order.
 
 use core::cmp::{Ordering, Reverse};
 use core::time::Duration;
@@ -12,26 +12,27 @@ use hiroba_base::{Instant, NodeId, Prng, RngExt, seeded};
 
 use crate::link::{LinkConfig, LinkSet, LinkStatistics};
 
-/// Datagrams that wait for a paused node; like a socket's buffer, beyond it they are lost.
+/// Maximum number of datagrams that wait for a paused node. As with a socket's buffer, further ones are lost.
 pub const PAUSED_DATAGRAMS_MAX: usize = 1024;
 
-/// Buffers kept for reuse.
+/// Maximum number of buffers kept for reuse.
 const SPARE_BUFFERS_MAX: usize = 64;
 
 /// How the network treats datagrams.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimConditions {
-    /// The least time a datagram travels.
+    /// The minimum travel time of a datagram.
     pub latency_min: Duration,
-    /// The most; drawn evenly between. Datagrams of one pair keep their order unless `reorder` strikes.
+    /// The maximum; times are uniform between. Datagrams of one pair keep their order unless `reorder`
+    /// strikes.
     pub latency_max: Duration,
-    /// Probability that a datagram is lost.
+    /// The probability that a datagram is lost.
     pub loss: f64,
-    /// Probability that a datagram comes twice.
+    /// The probability that a datagram arrives twice.
     pub duplicate: f64,
-    /// Probability that a datagram is delayed further, and overtaken.
+    /// The probability that a datagram is delayed further, so that others overtake it.
     pub reorder: f64,
-    /// The most that such a datagram is delayed further.
+    /// The maximum further delay of such a datagram.
     pub reorder_delay_max: Duration,
 }
 
@@ -92,7 +93,7 @@ pub struct SimNetwork {
 }
 
 impl SimNetwork {
-    /// A network whose chances follow from `seed`.
+    /// Makes a network whose random choices follow from `seed`.
     pub fn new(nodes: u16, seed: u64, conditions: SimConditions) -> SimNetwork {
         SimNetwork {
             conditions,
@@ -111,7 +112,7 @@ impl SimNetwork {
         self.conditions = conditions;
     }
 
-    /// Puts a datagram on the wire.
+    /// Sends a datagram.
     pub fn send(&mut self, from: NodeId, to: NodeId, datagram: &[u8], now: Instant) {
         if self.rng.random_bool(self.conditions.loss) || self.cut.contains(&(from, to)) {
             return;
@@ -143,12 +144,12 @@ impl SimNetwork {
         Duration::from_nanos(self.rng.random_range(least..=most.max(least)))
     }
 
-    /// When the next datagram arrives.
+    /// Returns when the next datagram arrives.
     pub fn next_event_at(&self) -> Option<Instant> {
         self.events.peek().map(|event| event.0.at)
     }
 
-    /// The next datagram that has arrived by `now`: to whom, from whom, and its bytes.
+    /// Returns the next datagram that has arrived by `now`: its receiver, its sender and its bytes.
     pub fn deliver(&mut self, now: Instant) -> Option<(NodeId, NodeId, Vec<u8>)> {
         while self.next_event_at().is_some_and(|at| at <= now) {
             let Reverse(event) = self.events.pop()?;
@@ -161,7 +162,7 @@ impl SimNetwork {
         None
     }
 
-    /// Takes back the buffer of a datagram that is done with.
+    /// Takes back the buffer of a datagram for reuse.
     pub fn recycle(&mut self, mut datagram: Vec<u8>) {
         if self.spare.len() < SPARE_BUFFERS_MAX {
             datagram.clear();
@@ -169,24 +170,24 @@ impl SimNetwork {
         }
     }
 
-    /// Keeps the datagrams that arrive for `node` until it resumes: it has stopped reading.
+    /// Keeps the datagrams that arrive for `node`, which stops reading until it resumes.
     pub fn pause(&mut self, node: NodeId) {
         self.paused[node.index()].get_or_insert_default();
     }
 
-    /// Lets `node` read on; what waited for it arrives at `now`.
+    /// Lets `node` read again. What waited for it arrives at `now`.
     pub fn resume(&mut self, node: NodeId, now: Instant) {
         for event in self.paused[node.index()].take().unwrap_or_default() {
             self.events.push(Reverse(Event { at: now, ..event }));
         }
     }
 
-    /// Whether `node` is paused.
+    /// Returns true if `node` is paused.
     pub fn is_paused(&self, node: NodeId) -> bool {
         self.paused[node.index()].is_some()
     }
 
-    /// Loses all that is sent between two nodes from now on, or stops doing so.
+    /// Cuts or restores the connection between two nodes: datagrams sent while it is cut are lost.
     pub fn set_partitioned(&mut self, one: NodeId, other: NodeId, partitioned: bool) {
         for pair in [(one, other), (other, one)] {
             if partitioned {
@@ -201,9 +202,9 @@ impl SimNetwork {
 /// A message that reached its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivered {
-    /// Whom it reached.
+    /// The receiver.
     pub to: NodeId,
-    /// Who sent it.
+    /// The sender.
     pub from: NodeId,
     /// The message.
     pub message: Vec<u8>,
@@ -231,12 +232,12 @@ pub struct SimCluster {
 }
 
 impl SimCluster {
-    /// A cluster with the default link configuration.
+    /// Makes a cluster with the default link configuration.
     pub fn new(nodes: u16, seed: u64, conditions: SimConditions) -> SimCluster {
         SimCluster::with_config(nodes, seed, conditions, LinkConfig::default())
     }
 
-    /// A cluster whose links are limited by `config`.
+    /// Makes a cluster whose links are limited by `config`.
     pub fn with_config(nodes: u16, seed: u64, conditions: SimConditions, config: LinkConfig) -> SimCluster {
         SimCluster {
             network: SimNetwork::new(nodes, seed, conditions),
@@ -248,17 +249,17 @@ impl SimCluster {
         }
     }
 
-    /// The virtual time.
+    /// Returns the virtual time.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// The network, to change its conditions or partition it.
+    /// Returns the network, to change its conditions or partition it.
     pub fn network(&mut self) -> &mut SimNetwork {
         &mut self.network
     }
 
-    /// A node's links, to inspect.
+    /// Returns a node's links, for inspection.
     pub fn links(&self, node: NodeId) -> &LinkSet {
         &self.links[node.index()]
     }
@@ -267,33 +268,33 @@ impl SimCluster {
     ///
     /// # Panics
     ///
-    /// As [`LinkSet::send`].
+    /// Panics as [`LinkSet::send`].
     pub fn send(&mut self, from: NodeId, to: NodeId, message: &[u8]) {
         self.links[from.index()].send(to, &[message]);
         self.flush(from);
     }
 
-    /// Stops a node: it reads nothing, its timers stand still.
+    /// Stops a node: it reads nothing, and its timers do not run.
     pub fn pause(&mut self, node: NodeId) {
         self.network.pause(node);
     }
 
-    /// Lets a stopped node go on.
+    /// Resumes a stopped node.
     pub fn resume(&mut self, node: NodeId) {
         self.network.resume(node, self.now);
         self.flush(node);
     }
 
-    /// Advances to the next message that reaches its node; `None` when nothing will happen any more.
+    /// Advances to the next message that reaches its node. Returns `None` when nothing more will happen.
     ///
-    /// While a node is paused or cut off, messages to it are retransmitted for ever: use
+    /// While a node is paused or cut off, messages to it are retransmitted forever: use
     /// [`step_until`](SimCluster::step_until) then.
     pub fn step(&mut self) -> Option<Delivered> {
         self.step_until(Instant::from_nanos(u64::MAX))
     }
 
-    /// Like [`step`](SimCluster::step), but goes no further than `limit`, which becomes the time when
-    /// events remain beyond it.
+    /// Advances like [`step`](SimCluster::step), but not beyond `limit`, which becomes the time if later
+    /// events remain.
     pub fn step_until(&mut self, limit: Instant) -> Option<Delivered> {
         loop {
             if let Some(delivered) = self.delivered.pop_front() {
@@ -310,7 +311,7 @@ impl SimCluster {
             }
             self.now = self.now.max(next);
             if let Some((to, from, datagram)) = self.network.deliver(self.now) {
-                // Rejections are counted by the link; nothing else here would make use of them.
+                // The link counts rejections; they have no other use here.
                 let _ = self.links[to.index()].handle_datagram(from, &datagram, self.now);
                 self.network.recycle(datagram);
                 self.flush(to);
@@ -336,7 +337,7 @@ impl SimCluster {
         }
     }
 
-    /// Lets out what a node has to transmit and hands out what it has received.
+    /// Sends what a node has to transmit and delivers what it has received.
     fn flush(&mut self, node: NodeId) {
         let links = &mut self.links[node.index()];
         while let Some((to, datagram)) = links.transmit(self.now) {
@@ -354,12 +355,12 @@ impl SimCluster {
         }
     }
 
-    /// Whether every message sent has been acknowledged.
+    /// Returns true if every message sent has been acknowledged.
     pub fn is_idle(&self) -> bool {
         self.links.iter().all(LinkSet::is_idle)
     }
 
-    /// What the links of all nodes have counted, together.
+    /// Returns the sums of all links' counters.
     pub fn statistics(&self) -> LinkStatistics {
         let mut sum = LinkStatistics::default();
         for links in &self.links {

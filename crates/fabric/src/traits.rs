@@ -1,4 +1,4 @@
-//! What every fabric offers to the storeys above it.
+//! The interface of every fabric to the layers above.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::link::LinkStatistics;
 use crate::unsent::Unsent;
 
-/// What a fabric can do. Callers decide by these, never by a fabric's name.
+/// The abilities of a fabric. Callers decide by these, never by a fabric's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// A node may read another node's memory without that node's help.
@@ -21,35 +21,36 @@ pub struct Capabilities {
     pub shared_frames: bool,
     /// A node may add to, or compare and exchange, another node's words without that node's help.
     pub remote_atomics: bool,
-    /// Messages of one peer arrive in the order they were sent.
+    /// Messages of one peer arrive in the order in which they were sent.
     pub ordered: bool,
     /// Messages arrive exactly once.
     pub reliable: bool,
-    /// The longest message that travels as one unit, in bytes; longer ones are split.
+    /// The maximum length of a message that is sent as one unit, in bytes; longer ones are split.
     pub max_inline_bytes: usize,
 }
 
-/// What every fabric of a node is opened with.
+/// The parameters with which a node's fabric is opened.
 #[derive(Clone, Debug)]
 pub struct FabricConfig {
     /// This node.
     pub local: NodeId,
-    /// Where each node's socket is bound, by node; the length is the number of nodes. Fabrics without sockets look at the length alone.
+    /// The address of each node's socket, by node; the length is the number of nodes. Fabrics without sockets
+    /// use only the length.
     pub addresses: Vec<SocketAddr>,
-    /// The job's number, which keeps jobs apart; no secret.
+    /// The job's number, which distinguishes jobs; not secret.
     pub job: u64,
     /// The job's secret.
     pub key: JobKey,
-    /// Faults to inflict on what this node sends, on fabrics whose network may have them.
+    /// Faults to inject into what this node sends, on fabrics whose network may have them.
     pub inject: Option<InjectedFaults>,
 }
 
 impl FabricConfig {
-    /// How many nodes the job has.
+    /// Returns the number of nodes in the job.
     ///
     /// # Errors
     ///
-    /// When this node is none of them, or there are too many.
+    /// Fails if this node is not one of them, or if there are too many.
     pub fn nodes(&self) -> Result<u16, FabricError> {
         let nodes = u16::try_from(self.addresses.len()).unwrap_or(u16::MAX);
         if self.local.0 >= nodes || nodes > MAX_NODES {
@@ -63,7 +64,7 @@ impl FabricConfig {
     }
 }
 
-/// What [`Fabric::send`] demands of its receiver.
+/// Panics unless `to` is a peer, as [`Fabric::send`] requires.
 pub(crate) fn assert_peer(to: NodeId, local: NodeId, nodes: u16) {
     assert!(
         to != local && to.0 < nodes,
@@ -71,25 +72,25 @@ pub(crate) fn assert_peer(to: NodeId, local: NodeId, nodes: u16) {
     );
 }
 
-/// A fabric could not be set up.
+/// Why a fabric could not be opened.
 #[derive(Debug, Error)]
 pub enum FabricError {
-    /// The node is none of the job's.
+    /// The node is not one of the job's.
     #[error("expected a node of 0..{nodes} with at most {nodes_max} nodes, got node {local}")]
     NotANode {
-        /// Who we were said to be.
+        /// The node's number as given.
         local: NodeId,
-        /// How many addresses came.
+        /// The number of addresses given.
         nodes: usize,
-        /// How many there may be.
+        /// The maximum number of nodes.
         nodes_max: u16,
     },
     /// A system call failed.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was tried.
+        /// The attempted operation.
         action: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -98,33 +99,32 @@ pub enum FabricError {
 ///
 /// # Threads
 ///
-/// Any number of threads may call any method at once. Receiving is a *role* that one thread has at a
-/// time, from looking at the socket to the end of the last `deliver`, because messages of one peer must
-/// be handed out in order; a thread that sleeps in a poll does not have it. A thread that polls while
-/// another has the role waits for the role, for [`wake`](Fabric::wake) or for its timeout. `deliver` runs
-/// without any lock that `send` takes, so it may send and wake; a poll from inside `deliver` returns at
-/// once without doing anything, so `deliver` never waits for another message.
+/// Any number of threads may call any method at once. Receiving is a *role* that one thread has at a time,
+/// from reading the socket to the end of the last `deliver`, because messages of one peer must be delivered
+/// in order. A thread that sleeps in a poll does not have the role. A thread that polls while another has the
+/// role waits for the role, for [`wake`](Fabric::wake) or for its timeout. `deliver` runs without any lock
+/// that `send` takes, so it may send and wake. A poll from inside `deliver` returns at once without effect,
+/// so `deliver` never waits for another message.
 ///
-/// When several threads wait for answers, whichever polls gets them all. It tells the others by its own
-/// means and [`wake`](Fabric::wake); a thread that may be told so reads [`wakes`](Fabric::wakes), checks
-/// its condition, and calls [`poll_since`](Fabric::poll_since), so that no wake falls between.
+/// When several threads wait for answers, the thread that polls gets them all. It notifies the others by its
+/// own means and [`wake`](Fabric::wake). A thread that may be notified so reads [`wakes`](Fabric::wakes),
+/// checks its condition, and calls [`poll_since`](Fabric::poll_since), so that no wake is missed in between.
 ///
-/// `send` may be called with signals blocked, from a signal handler too, provided that every thread that
-/// calls into the fabric has those signals blocked while it does: no lock is ever held across a
-/// system call that blocks.
+/// `send` may be called with signals blocked, and from a signal handler, provided that every thread blocks
+/// those signals while it is inside the fabric. No lock is ever held across a system call that blocks.
 ///
 /// # Panics
 ///
-/// A node does not send to itself, nor to a node outside the job, nor more than
-/// [`MESSAGE_BYTES_MAX`](crate::MESSAGE_BYTES_MAX) bytes: these are mistakes of the caller and panic.
+/// Sending to the node itself, to a node outside the job, or more than
+/// [`MESSAGE_BYTES_MAX`](crate::MESSAGE_BYTES_MAX) bytes is a mistake of the caller and panics.
 pub trait Fabric: Send + Sync {
-    /// What this fabric can do.
+    /// Returns what this fabric can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// Who we are.
+    /// Returns this node's number.
     fn local(&self) -> NodeId;
 
-    /// How many nodes the job has.
+    /// Returns the number of nodes in the job.
     fn nodes(&self) -> u16;
 
     /// Sends the concatenation of `parts` as one message, as [`send_unsent`](Fabric::send_unsent) does.
@@ -134,23 +134,23 @@ pub trait Fabric: Send + Sync {
 
     /// Sends a message, which is copied before the call returns.
     ///
-    /// Never waits for the peer: the message leaves at once when the window allows, otherwise it is
-    /// queued. The queue is bounded by what callers put in; a producer of unbounded data holds back
-    /// while [`backlog_bytes`](Fabric::backlog_bytes) is high.
+    /// Never waits for the peer: the message leaves at once when the window allows, otherwise it is queued.
+    /// Only the callers bound the queue; a producer of unbounded data waits while
+    /// [`backlog_bytes`](Fabric::backlog_bytes) is high.
     fn send_unsent(&self, to: NodeId, message: Unsent<'_>);
 
-    /// As [`send_unsent`](Fabric::send_unsent), but sealing and the system call may be left to
-    /// [`push`](Fabric::push). Returns true if they were: the caller then owes `push(to)` soon, from any
-    /// thread. A caller that holds a lock pushes after it has released the lock. Messages to one peer keep the
+    /// Sends like [`send_unsent`](Fabric::send_unsent), but may leave sealing and the system call to
+    /// [`push`](Fabric::push). Returns true if it did: the caller must then call `push(to)` soon, from any
+    /// thread. A caller with a lock pushes after it has released the lock. Messages to one peer keep the
     /// order of their posts.
     fn post(&self, to: NodeId, message: Unsent<'_>) -> bool {
         self.send_unsent(to, message);
         false
     }
 
-    /// As [`post`](Fabric::post), for a message that its receiver need not act on before the next one, or
-    /// before it polls. A fabric on which sending wakes the receiver leaves it alone, unless a thread there
-    /// sleeps until something comes ([`begin_expecting`](Fabric::begin_expecting)).
+    /// Posts like [`post`](Fabric::post), for a message that its receiver need not handle before the next
+    /// one, or before it polls. A fabric on which sending wakes the receiver does not wake it, unless a
+    /// thread there sleeps until something arrives ([`begin_expecting`](Fabric::begin_expecting)).
     fn post_unhurried(&self, to: NodeId, message: Unsent<'_>) -> bool {
         self.post(to, message)
     }
@@ -158,29 +158,29 @@ pub trait Fabric: Send + Sync {
     /// Sends what was posted to `to`.
     fn push(&self, _to: NodeId) {}
 
-    /// A thread of this node is about to end spinning and to sleep until some message has come, which may be
-    /// one that was sent unhurried; such calls are counted.
+    /// Announces that a thread of this node is about to end spinning and to sleep until some message arrives,
+    /// which may be an unhurried one. Such calls are counted.
     fn begin_expecting(&self) {}
 
     /// Ends what [`begin_expecting`](Fabric::begin_expecting) began. Call it before spinning begins again.
     fn end_expecting(&self) {}
 
-    /// Delivers what has come; when nothing has, waits for a datagram, a [`wake`](Fabric::wake), a signal
-    /// or the timeout (`None`: for ever), whichever is first. Drives the link's timers meanwhile.
+    /// Delivers what has arrived. When nothing has, waits for a datagram, a [`wake`](Fabric::wake), a signal
+    /// or the timeout (`None`: forever), whichever is first. Drives the link's timers meanwhile.
     ///
     /// May return without a delivery before the timeout: callers check their condition and poll again.
     ///
     /// # Errors
     ///
-    /// Only what no retransmission mends, such as a closed descriptor. [`io::ErrorKind::InvalidData`] when a
-    /// peer that had proved who it is has sent what is no message; the error's sentence names the peer and
-    /// the cause.
+    /// Fails only with errors that no retransmission repairs, such as a closed descriptor. Returns
+    /// [`io::ErrorKind::InvalidData`] when an authenticated peer has sent invalid bytes; the error names the
+    /// peer and the cause.
     fn poll(&self, timeout: Option<Duration>, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()>;
 
-    /// How many wakes there have been; for [`poll_since`](Fabric::poll_since).
+    /// Returns the number of wakes so far, for [`poll_since`](Fabric::poll_since).
     fn wakes(&self) -> u64;
 
-    /// Like [`poll`](Fabric::poll), but does not wait when there have been other than `wakes_seen` wakes.
+    /// Polls like [`poll`](Fabric::poll), but does not wait if the number of wakes differs from `wakes_seen`.
     ///
     /// # Errors
     ///
@@ -192,119 +192,125 @@ pub trait Fabric: Send + Sync {
         deliver: &mut dyn FnMut(NodeId, &[u8]),
     ) -> io::Result<()>;
 
-    /// Like [`poll`](Fabric::poll) but never waits, not even for the role. For spinning, and for a thread
-    /// that waits on [`descriptor`](Fabric::descriptor). False when another thread has the role: what there is to do is
-    /// left to that one, and the descriptor may stay readable meanwhile. Who comes back at once might keep that very thread
-    /// from the processor.
+    /// Polls like [`poll`](Fabric::poll) but never waits, not even for the role. For spinning, and for a
+    /// thread that waits on [`descriptor`](Fabric::descriptor). Returns false when another thread has the
+    /// role: that thread does the work, and the descriptor may stay readable meanwhile. A caller that polls
+    /// again at once might keep that thread from the processor.
     ///
     /// # Errors
     ///
     /// As [`poll`](Fabric::poll).
     fn poll_now(&self, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<bool>;
 
-    /// The calling thread will call [`poll_now`](Fabric::poll_now) again and again until it says
-    /// [`end_spinning`](Fabric::end_spinning); such calls are counted, not tied to threads. Whether the descriptor stays as it is
-    /// meanwhile, so that a thread that waits on it is not woken for nothing; on such a fabric spinning also saves peers a system call a
-    /// message, and a message sent meanwhile may wake its receiver a moment later, if it has not looked by itself by then. So a thread that is about
-    /// to ask and wait says so before it asks. Spinning without saying so is only slower.
+    /// Announces that the calling thread will call [`poll_now`](Fabric::poll_now) repeatedly until
+    /// [`end_spinning`](Fabric::end_spinning). Such calls are counted, not tied to threads. Returns true if
+    /// the descriptor stays unchanged meanwhile, so that a thread that waits on it is not woken in vain. On
+    /// such a fabric spinning also saves peers a system call per message, and a message sent meanwhile may
+    /// wake its receiver a moment later, if the receiver has not looked by then. So a thread that is about to
+    /// ask and wait announces it before it asks. Spinning unannounced is correct, but slower.
     fn begin_spinning(&self) -> bool {
         false
     }
 
-    /// Ends what [`begin_spinning`](Fabric::begin_spinning) began. What has come meanwhile and was not delivered makes the descriptor
-    /// readable.
+    /// Ends what [`begin_spinning`](Fabric::begin_spinning) began. The descriptor becomes readable if
+    /// something has arrived that was not delivered.
     fn end_spinning(&self) {}
 
-    /// Becomes readable when messages have come. Of several threads that wait, one that receives for all may have the others look
-    /// away from it meanwhile.
+    /// Returns the descriptor that becomes readable when messages have arrived. If several threads wait, one
+    /// that receives for all may make the others ignore it meanwhile.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// Becomes readable when [`poll_now`](Fabric::poll_now) has something else to do: a timer of the link's is due, or there was a
-    /// wake. `None` where [`descriptor`](Fabric::descriptor) says that, too.
+    /// Returns the descriptor that becomes readable when [`poll_now`](Fabric::poll_now) has other work: a
+    /// timer of the link is due, or there was a wake. `None` where [`descriptor`](Fabric::descriptor) covers
+    /// that, too.
     fn alarms(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// How long until a timer of the link is due. [`alarms`](Fabric::alarms) cover this already; it is for callers
-    /// that wait without them.
+    /// Returns the time until a timer of the link is due. [`alarms`](Fabric::alarms) covers this already; the
+    /// method serves callers that wait without it.
     fn next_timeout(&self) -> Option<Duration>;
 
-    /// Ends the polls that wait now, or the next one when none does. Not for signal handlers.
+    /// Ends the polls that wait now, or the next one if none does. Not for signal handlers.
     fn wake(&self);
 
-    /// Bytes queued for `to` that it has not acknowledged, framing included.
+    /// Returns the bytes queued for `to` that it has not acknowledged, framing included.
     fn backlog_bytes(&self, to: NodeId) -> usize;
 
-    /// The same for all nodes together, at the price of a lock.
+    /// Returns the same for all nodes together; takes a lock.
     fn backlog_bytes_all(&self) -> usize;
 
-    /// Waits until everything sent has been acknowledged, at most `deadline`; answers peers meanwhile and
-    /// keeps the messages that come for the next poll. True when all is acknowledged.
+    /// Waits until everything sent has been acknowledged, at most `deadline`. Answers peers meanwhile and
+    /// keeps arriving messages for the next poll. Returns true when all is acknowledged.
     ///
-    /// The last acknowledgement of a pair can itself be lost: a node that has drained goes on polling
-    /// until it knows that its peers have drained too, or they wait out their deadlines.
+    /// The last acknowledgement of a pair can itself be lost. So a node that has drained goes on polling
+    /// until it knows that its peers have drained too; otherwise they wait until their deadlines.
     fn drain(&self, deadline: Duration) -> bool;
 
-    /// What the link has counted.
+    /// Returns the link's counters.
     fn statistics(&self) -> LinkStatistics;
 
-    /// Who owes this node a sign of life and has given none for the longest time, and since when: a peer that has not acknowledged
-    /// what was sent to it and from which nothing at all has come meanwhile. `None` when nobody owes any, or where silence cannot be
-    /// told from having nothing to say.
+    /// Returns the peer that has been silent for the longest time, and for how long: it has not acknowledged
+    /// what was sent, and nothing has arrived from it meanwhile. Returns `None` when no peer owes an answer,
+    /// or where silence cannot be distinguished from having nothing to say.
     fn longest_silence(&self) -> Option<(NodeId, Duration)> {
         None
     }
 
-    /// What has become of this node's attempts to connect to `peer`, where it makes connections and has none
-    /// to that one yet.
+    /// Returns why this node's attempts to connect to `peer` failed, if the fabric makes connections and has
+    /// none to that peer yet.
     fn why_unconnected(&self, _peer: NodeId) -> Option<String> {
         None
     }
 
-    /// Reading other nodes' memory without their help; `None` where [`Capabilities::one_sided`] is false.
+    /// Returns the interface for reading other nodes' memory; `None` where [`Capabilities::one_sided`] is
+    /// false.
     fn one_sided(&self) -> Option<&dyn OneSided> {
         None
     }
 }
 
-/// Reading other nodes' frames without their help, and what must be agreed upon for that.
+/// Reads of other nodes' frames without their help, and the communication that they need.
 ///
-/// Every node has a *board* that the others reach: on it stand *words* that it publishes for them to read (one for each node,
-/// with whatever meaning the callers give them), and *announcements* that they leave for it to read later (pages that they
-/// are about to read).
+/// Every node has a *board* that the others reach. It contains *words* that the node publishes for them to
+/// read (one for each node, whose meaning the callers define), and *announcements* that they leave for it to
+/// read later (pages that they are about to read).
 ///
 /// # Order
 ///
-/// - What a node wrote to its frames before it published a word is seen by whoever has seen that word
-///   ([`publish`](OneSided::publish) releases, [`published`](OneSided::published) acquires).
-/// - [`announce`](OneSided::announce) and [`announcements`](OneSided::announcements) are ordered as if each had a sequentially consistent
-///   fence: when a node takes its announcements and a page is not among them, whoever announces that page later also reads, afterwards, all
-///   that the node (or a thread that is ordered before it) had written to the page before it took them.
+/// - A node that has seen a word also sees what the publisher wrote to its frames before it published the
+///   word ([`publish`](OneSided::publish) releases, [`published`](OneSided::published) acquires).
+/// - [`announce`](OneSided::announce) and [`announcements`](OneSided::announcements) are ordered as if each
+///   had a sequentially consistent fence. If a node takes its announcements and a page is not among them, a
+///   reader that announces that page later sees all that the node (or a thread ordered before it) had written
+///   to the page before it took them.
 ///
-/// None of these calls blocks, allocates or takes a lock that another thread holds while it waits. A node that dies in any of
-/// them leaves the others able to go on.
+/// None of these calls blocks, allocates or takes a lock that another thread holds while it waits. If a node
+/// dies in one of them, the others can go on.
 pub trait OneSided: Send + Sync {
-    /// Whether this node can read the frames of `node` (it runs on the same machine).
+    /// Returns true if this node can read the frames of `node` (it runs on the same machine).
     fn reaches(&self, node: NodeId) -> bool;
 
-    /// Tells `home` that this node is about to read `page` (a number that means the same to both). One thread at a time may announce.
-    /// False when there is no room: then it must not read, and sends a message instead.
+    /// Announces to `home` that this node is about to read `page` (a number with the same meaning on both).
+    /// One thread at a time may announce. Returns false when there is no room: then it must not read, and
+    /// sends a message instead.
     fn announce(&self, home: NodeId, page: u64) -> bool;
 
-    /// Hands out the announcements that others have left here since the last call, in no particular order between them. One thread
-    /// at a time may take them.
+    /// Passes `take` the announcements that others have left here since the last call, in no particular
+    /// order. One thread at a time may take them.
     fn announcements(&self, take: &mut dyn FnMut(NodeId, u64));
 
-    /// Copies the bytes at `offset` of the frames of `home` into `into`. Bytes that are written meanwhile may come torn; bytes where nothing was
-    /// ever written are zero and are not allocated by being read.
+    /// Copies the bytes at `offset` of the frames of `home` into `into`. Bytes that are written meanwhile may
+    /// be torn. Bytes that were never written are zero, and reading does not allocate them.
     ///
     /// # Errors
     ///
-    /// The system's, which no repetition mends.
+    /// Fails with a system error that no retry repairs.
     fn read(&self, home: NodeId, offset: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// The file in which `node` keeps its frames, for this node to map; `None` where [`Capabilities::shared_frames`] is false. What a node has
-    /// stored there before it sent a message is seen by whoever has received the message, as if by release and acquire.
+    /// Returns the file in which `node` keeps its frames, for this node to map; `None` where
+    /// [`Capabilities::shared_frames`] is false. A node that has received a message sees what its sender had
+    /// stored there before sending it, as if by release and acquire.
     fn frames(&self, _node: NodeId) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -312,6 +318,6 @@ pub trait OneSided: Send + Sync {
     /// Sets this node's word of number `slot`, a node's number, to `value`, for others to read.
     fn publish(&self, slot: NodeId, value: u64);
 
-    /// The word of number `slot` that `home` published last; 0 before the first time.
+    /// Returns the word of number `slot` that `home` published last; 0 before the first time.
     fn published(&self, home: NodeId, slot: NodeId) -> u64;
 }

@@ -1,45 +1,45 @@
-//! A message on its way out, which a fabric takes off piece by piece, as it has room.
+//! A message on its way out, which a fabric consumes piece by piece, as it has room.
 
 /// The longest message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
-/// Bytes that are copied where they go when there is room for them, and not before: of memory that other threads write there is no slice to be had, and to
-/// copy it first, only to have one, costs as much as to send it.
+/// Bytes that are copied to their destination when there is room for them, and not before. Memory that other
+/// threads write cannot be borrowed as a slice, and copying it first would cost as much as sending it.
 pub trait Content {
-    /// How many.
+    /// Returns the number of bytes.
     fn bytes(&self) -> usize;
 
-    /// Appends so many of them, from `offset` on, to `room`.
+    /// Appends `bytes` bytes, from `offset` on, to `room`.
     fn append(&self, offset: usize, bytes: usize, room: &mut Vec<u8>);
 }
 
-/// What is still to be sent of a message: the concatenation of some parts, and the content behind them, if there is any.
+/// The unsent rest of a message: the concatenation of some parts, followed by content, if there is any.
 pub struct Unsent<'a> {
     parts: &'a [&'a [u8]],
-    /// Bytes of the first part that are gone.
+    /// Number of bytes of the first part that were taken.
     gone: usize,
     content: Option<&'a dyn Content>,
-    /// Where the content passes through on its way to a place that is no vector.
+    /// Buffer for content whose destination is not a vector.
     staged: Vec<u8>,
     bytes: usize,
     rest: usize,
 }
 
 impl<'a> Unsent<'a> {
-    /// A whole message.
+    /// Makes a whole message.
     ///
     /// # Panics
     ///
-    /// When it is longer than a message may be.
+    /// Panics if it is longer than a message may be.
     pub fn new(parts: &'a [&'a [u8]]) -> Unsent<'a> {
         Unsent::of(parts, None)
     }
 
-    /// A whole message that ends with this content.
+    /// Makes a whole message that ends with this content.
     ///
     /// # Panics
     ///
-    /// When it is longer than a message may be.
+    /// Panics if it is longer than a message may be.
     pub fn with_content(parts: &'a [&'a [u8]], content: &'a dyn Content) -> Unsent<'a> {
         Unsent::of(parts, Some(content))
     }
@@ -53,31 +53,31 @@ impl<'a> Unsent<'a> {
         Unsent { parts, gone: 0, content, staged: Vec::new(), bytes, rest: bytes }
     }
 
-    /// Bytes that are left.
+    /// Returns the number of bytes left.
     pub fn rest(&self) -> usize {
         self.rest
     }
 
-    /// Whether nothing has been taken off.
+    /// Returns true if nothing has been taken.
     pub fn is_whole(&self) -> bool {
         self.rest == self.bytes
     }
 
-    /// Takes so many bytes off the front and appends them to `room`.
+    /// Takes `bytes` bytes off the front and appends them to `room`.
     ///
     /// # Panics
     ///
-    /// When fewer are left.
+    /// Panics if fewer are left.
     pub fn move_into(&mut self, room: &mut Vec<u8>, bytes: usize) {
         let from_parts = self.take(bytes, &mut |piece| room.extend_from_slice(piece));
         self.take_content(bytes - from_parts, room);
     }
 
-    /// Takes so many bytes off the front and gives them to `put`, one piece after the other.
+    /// Takes `bytes` bytes off the front and passes them to `put`, one piece after the other.
     ///
     /// # Panics
     ///
-    /// When fewer are left.
+    /// Panics if fewer are left.
     pub fn take_pieces(&mut self, bytes: usize, put: &mut dyn FnMut(&[u8])) {
         let from_parts = self.take(bytes, put);
         if from_parts < bytes {
@@ -90,7 +90,7 @@ impl<'a> Unsent<'a> {
         }
     }
 
-    /// Takes up to so many bytes off the parts; how many.
+    /// Takes up to `bytes` bytes off the parts. Returns the number taken.
     fn take(&mut self, bytes: usize, put: &mut dyn FnMut(&[u8])) -> usize {
         let mut taken = 0;
         while taken < bytes

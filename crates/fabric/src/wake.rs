@@ -1,6 +1,6 @@
-//! Waking threads that wait on descriptors: an event count whose waiting side is an eventfd.
+//! Wakes threads that wait on descriptors: an event count whose waiting side is an eventfd.
 //!
-//! An eventfd alone does not do with several waiters: the first to read it would put the others back to
+//! An eventfd alone does not suffice for several waiters: the first to read it would put the others back to
 //! sleep. So it stays readable until every thread that slept at the wake has left.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,11 +23,11 @@ pub struct Sleeper<'a> {
 }
 
 impl WakeEvent {
-    /// An event nobody has asked for.
+    /// Makes an event without a wake.
     ///
     /// # Errors
     ///
-    /// When the system gives no descriptor.
+    /// Fails if the system has no descriptor left.
     pub fn new() -> rustix::io::Result<WakeEvent> {
         Ok(WakeEvent {
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -37,7 +37,7 @@ impl WakeEvent {
         })
     }
 
-    /// How many wakes there have been.
+    /// Returns the number of wakes so far.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::SeqCst)
     }
@@ -46,17 +46,17 @@ impl WakeEvent {
         self.sleeping.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes all that sleep, and makes the next one that has not seen this wake not sleep.
+    /// Wakes all sleeping threads, and prevents the next thread that has not seen this wake from sleeping.
     pub fn wake(&self) {
         let _sleeping = self.sleeping();
         self.count.fetch_add(1, Ordering::SeqCst);
         if !self.readable.swap(true, Ordering::SeqCst) {
-            // It was zero, so it cannot be full: nothing else can fail.
+            // It was zero, so it cannot be full; nothing else can fail.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
 
-    /// Announces a thread that is about to sleep; `None` when there was a wake that it has not seen.
+    /// Announces a thread that is about to sleep. Returns `None` if there was a wake that it has not seen.
     pub fn sleep(&self, seen: u64) -> Option<Sleeper<'_>> {
         let mut sleeping = self.sleeping();
         if self.count() != seen {
@@ -67,14 +67,14 @@ impl WakeEvent {
         Some(Sleeper { wake: self })
     }
 
-    /// Makes the descriptor quiet for one who has seen all wakes.
+    /// Makes the descriptor unreadable on behalf of a thread that has seen all wakes.
     pub fn clear(&self) {
         if self.readable.load(Ordering::SeqCst) {
             self.clear_when_nobody_sleeps(*self.sleeping());
         }
     }
 
-    /// With the lock on `sleeping` held.
+    /// Needs the lock on `sleeping`.
     fn clear_when_nobody_sleeps(&self, sleeping: usize) {
         if sleeping == 0 && self.readable.swap(false, Ordering::SeqCst) {
             let mut count = [0; 8];

@@ -1,4 +1,5 @@
-//! How fast pages are compared with their twins: medians for each variant, hot and cold, beside a plain read of the same bytes.
+//! Measures the comparison of pages with their twins: medians for each variant, hot and cold, beside a plain
+//! read of the same bytes.
 //!
 //! `cargo run --release -p hiroba-memory --example compare`
 
@@ -8,12 +9,12 @@ use hiroba_base::PageId;
 use hiroba_memory::{MemoryConfig, SharedMemory, Twins, compare::Variant};
 
 const PAGE_BYTES: usize = 4096;
-/// Pages enough for four times any last-level cache that such machines have.
+/// Enough pages to exceed any last-level cache of such machines four times.
 const COLD_PAGES: usize = 32 << 10;
 const ROUNDS: usize = 9;
 const HOT_TIMES: usize = 2000;
 
-/// Lines, so that copies begin on cache lines as frames and twins do.
+/// A cache line, so that copies begin on cache lines as frames and twins do.
 #[derive(Clone)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
@@ -32,7 +33,7 @@ fn median(mut all: Vec<f64>) -> f64 {
     all[all.len() / 2]
 }
 
-/// One way to go through pages.
+/// One way to process pages.
 struct Course<'a> {
     name: String,
     pages: usize,
@@ -45,8 +46,8 @@ impl<'a> Course<'a> {
     }
 }
 
-/// Prints medians in nanoseconds a page, and how they compare to the first; the courses take turns, so that whatever else the
-/// machine does meets all alike.
+/// Prints medians in nanoseconds per page, and their ratios to the first. The courses take turns, so that
+/// other load on the machine affects all of them alike.
 fn report(title: &str, courses: &mut [Course<'_>]) {
     let mut all = vec![Vec::new(); courses.len()];
     for round in 0..=ROUNDS {
@@ -65,7 +66,7 @@ fn report(title: &str, courses: &mut [Course<'_>]) {
     }
 }
 
-/// What a plain read makes of bytes: the compiler turns the sums into the widest vectors that it may use.
+/// Reads bytes plainly: the compiler turns the sums into the widest vectors that it may use.
 fn read_plainly(page: &[u8]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
@@ -101,7 +102,7 @@ fn compare_pairs(variant: Variant, first: &[u8], second: &[u8]) {
     }
 }
 
-/// The order of the pages: as they lie, or so that no two in a row are near each other.
+/// Returns the order of the pages: in sequence, or so that no two in a row are near each other.
 fn place(at: usize, scattered: bool) -> usize {
     if scattered { at * 4099 % COLD_PAGES } else { at }
 }
@@ -149,7 +150,7 @@ fn cold(scattered: bool) {
     report(if scattered { "cold, scattered" } else { "cold, in order" }, &mut courses);
 }
 
-/// Pages and twins as the runtime has them.
+/// Makes pages and twins as the runtime has them.
 fn twins(pages: usize) -> (Arc<SharedMemory>, Twins) {
     let config = MemoryConfig { region_bytes: 1 << 30, ..MemoryConfig::default() };
     let memory = Arc::new(SharedMemory::reserve(config).expect("free addresses"));
@@ -162,7 +163,7 @@ fn twins(pages: usize) -> (Arc<SharedMemory>, Twins) {
 }
 
 fn main() {
-    // Frames are small pages; what they are compared with must not be faster for being in large ones.
+    // Frames are small pages; buffers compared with them must not be faster by being in large ones.
     // SAFETY: takes numbers, touches no memory.
     let refused = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
     assert_eq!(refused, 0, "transparent huge pages can be switched off");

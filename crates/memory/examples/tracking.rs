@@ -1,4 +1,5 @@
-//! What asynchronous write tracking costs on this machine: medians of single operations, and of scans of what is watched.
+//! Measures asynchronous write tracking on this machine: medians of single operations, and of scans of
+//! watched granules.
 //!
 //! `cargo run --release -p hiroba-memory --example tracking`
 
@@ -10,7 +11,7 @@ use hiroba_memory::{
     WriteTracking, open,
 };
 
-/// Nothing here faults.
+/// Handles no faults: none occur here.
 struct NoFaults;
 
 impl FaultHandler for NoFaults {
@@ -25,7 +26,7 @@ fn range(first: u64, count: u64) -> PageRange {
     PageRange { first: PageId(first), count }
 }
 
-/// The median of some measurements, in nanoseconds.
+/// Returns the median of some measurements, in nanoseconds.
 fn median_ns(times: usize, mut measure: impl FnMut(usize) -> f64) -> f64 {
     let mut all: Vec<f64> = (0..times).map(&mut measure).collect();
     all.sort_by(f64::total_cmp);
@@ -39,7 +40,8 @@ fn timed_ns(operation: impl FnOnce()) -> f64 {
 }
 
 fn store(memory: &SharedMemory, granule: u64) {
-    // SAFETY: allocated, registered and watched or writable: the store neither faults into us nor leaves the region.
+    // SAFETY: the granule is allocated, registered and watched or writable: the store neither faults into
+    // this program nor leaves the region.
     unsafe { memory.address_of(PageId(granule)).write_volatile(black_box(1)) }
 }
 

@@ -1,17 +1,17 @@
-//! Finding the lines in which two copies of a page differ, as fast as memory gives them.
+//! Finds the lines in which two copies of a page differ, at the speed of memory.
 //!
-//! A block of sixteen lines is first tested as a whole, by gathering all its differences in one register: pages that a
-//! release finds unchanged are the common case, and cost no more than reading them.
+//! A block of sixteen lines is first tested as a whole, by combining all its differences in one register.
+//! Pages that a release finds unchanged are the common case, and cost no more than reading them.
 
 use hiroba_base::{BLOCK_BYTES, LINE_BYTES};
 
-/// Lines that are tested together.
+/// Number of lines tested together.
 const GROUP_LINES: usize = 16;
 
 #[repr(C, align(64))]
 pub(crate) struct Block([u8; BLOCK_BYTES]);
 
-/// What a page without a frame is equal to.
+/// The content of a page without a frame.
 pub(crate) static ZERO_BLOCK: Block = Block([0; BLOCK_BYTES]);
 
 impl Block {
@@ -20,10 +20,10 @@ impl Block {
     }
 }
 
-/// The ways to compare; all give the same answer.
+/// The implementations of the comparison; all give the same result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// 64 bytes at once, and any of a line's bytes are moved together by one instruction.
+    /// 64 bytes at once; one instruction moves any of a line's bytes together.
     #[cfg(target_arch = "x86_64")]
     Avx512Vbmi2,
     /// 64 bytes at once.
@@ -32,12 +32,12 @@ pub enum Variant {
     /// 32 bytes at once.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// Words, which the compiler turns into whatever vectors every processor of the architecture has.
+    /// Words, which the compiler turns into the vectors that every processor of the architecture has.
     Portable,
 }
 
 impl Variant {
-    /// What this processor can do, fastest first.
+    /// Returns the variants that this processor supports, fastest first.
     pub fn available() -> Vec<Variant> {
         #[cfg(target_arch = "x86_64")]
         let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt");
@@ -56,54 +56,56 @@ impl Variant {
         wide.into_iter().flatten().chain([Variant::Portable]).collect()
     }
 
-    /// The fastest that this processor can do.
+    /// Returns the fastest variant that this processor supports.
     pub fn best() -> Variant {
         Variant::available()[0]
     }
 
-    /// Compares two copies of a page: bit `i % 64` of `out[i / 64]` says whether line `i` differs; false when none does.
+    /// Compares two copies of a page. Bit `i % 64` of `out[i / 64]` is set if line `i` differs. Returns false
+    /// if no line differs.
     ///
     /// # Panics
-    /// When the copies are not equally long, not whole blocks, `out` has not a word for each, or this processor cannot do it.
+    /// Panics if the copies differ in length or are not whole blocks, if `out` does not have a word for each
+    /// block, or if this processor does not support the variant.
     pub fn changed_lines(self, first: &[u8], second: &[u8], out: &mut [u64]) -> bool {
         assert!(Variant::available().contains(&self), "this processor has no {self:?}");
         assert_eq!((first.len(), first.len()), (second.len(), out.len() * BLOCK_BYTES));
         let mut differ = false;
         let blocks = first.chunks_exact(BLOCK_BYTES).zip(second.chunks_exact(BLOCK_BYTES));
         for (word, (first, second)) in out.iter_mut().zip(blocks) {
-            // SAFETY: both slices hold a block, and the processor was asked above.
+            // SAFETY: both slices contain a block, and the processor was checked above.
             *word = unsafe { self.changed_lines_of_block(first.as_ptr(), second.as_ptr()) };
             differ |= *word != 0;
         }
         differ
     }
 
-    /// The lines in which two blocks differ, by bits. Whoever writes to them meanwhile is seen or not.
+    /// Returns the lines in which two blocks differ, by bits. A concurrent write may be seen or not.
     ///
-    /// # Safety
-    /// Both pointers must be good for reading a block, and `self` be [`available`](Self::available). The blocks may be memory
-    /// that other threads write to: they are only read through the pointers, never referred to.
+    /// Both pointers must be valid for reading a block, and `self` must be [`available`](Self::available).
+    /// Other threads may write to the blocks: they are only read through the pointers, never referenced.
+    /// referred to.
     pub(crate) unsafe fn changed_lines_of_block(self, first: *const u8, second: *const u8) -> u64 {
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller's promises are passed on.
+            // SAFETY: the caller's contract.
             Variant::Avx512Vbmi2 | Variant::Avx512 => unsafe { x86::avx512(first, second) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller's promises are passed on.
+            // SAFETY: the caller's contract.
             Variant::Avx2 => unsafe { x86::avx2(first, second) },
-            // SAFETY: the caller's promises are passed on.
+            // SAFETY: the caller's contract.
             Variant::Portable => unsafe { portable(first, second) },
         }
     }
 }
 
 /// # Safety
-/// Both pointers must be good for reading a block.
+/// Both pointers must be valid for reading a block.
 unsafe fn portable(first: *const u8, second: *const u8) -> u64 {
     const WORDS: usize = LINE_BYTES / size_of::<u64>();
     let difference = |line: usize| {
         (line * WORDS..(line + 1) * WORDS).fold(0, |differing, word| {
-            // SAFETY: within the block by the caller's promise.
+            // SAFETY: within the block by the caller's contract.
             let ours = unsafe { first.cast::<u64>().wrapping_add(word).read_unaligned() };
             // SAFETY: as above.
             let theirs = unsafe { second.cast::<u64>().wrapping_add(word).read_unaligned() };
@@ -136,12 +138,12 @@ mod x86 {
     const OR_OF_XOR: i32 = 0xF6;
 
     /// # Safety
-    /// Both pointers must be good for reading a block; the processor must have AVX-512F.
+    /// Both pointers must be valid for reading a block; the processor must have AVX-512F.
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn avx512(first: *const u8, second: *const u8) -> u64 {
         let pair = |line: usize| {
             let offset = line * LINE_BYTES;
-            // SAFETY: within the block by the caller's promise.
+            // SAFETY: within the block by the caller's contract.
             let ours = unsafe { _mm512_loadu_si512(first.wrapping_add(offset).cast()) };
             // SAFETY: as above.
             let theirs = unsafe { _mm512_loadu_si512(second.wrapping_add(offset).cast()) };
@@ -166,12 +168,12 @@ mod x86 {
     }
 
     /// # Safety
-    /// Both pointers must be good for reading a block; the processor must have AVX2.
+    /// Both pointers must be valid for reading a block; the processor must have AVX2.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn avx2(first: *const u8, second: *const u8) -> u64 {
         let half = |at: usize| {
             let offset = at * LINE_BYTES / 2;
-            // SAFETY: within the block by the caller's promise.
+            // SAFETY: within the block by the caller's contract.
             let ours = unsafe { _mm256_loadu_si256(first.wrapping_add(offset).cast()) };
             // SAFETY: as above.
             let theirs = unsafe { _mm256_loadu_si256(second.wrapping_add(offset).cast()) };

@@ -1,6 +1,8 @@
-//! What can go wrong with the region, each with what was expected, what came and what to do.
+//! The errors of the shared region. Each says what was expected, what came, and what to do.
 
-use hiroba_base::PageRange;
+use std::path::PathBuf;
+
+use hiroba_base::{PageId, PageRange};
 use rustix::io::Errno;
 
 use crate::fault_source_kind::FaultSourceKind;
@@ -9,13 +11,13 @@ use crate::region::REGION_BYTES_MAX;
 /// A failure to reserve, allocate, fill or protect shared memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// Places are counted in another unit than that in which the processor maps memory.
+    /// The granule is not the unit in which the processor maps memory.
     #[error(
         "expected granules of {system_bytes} bytes, this kernel's page size, got {granule_bytes}; run all nodes on \
          kernels with one page size of 4 KiB to 2 MiB"
     )]
     NotTheSystemsPageSize {
-        /// What was asked for.
+        /// The requested granule.
         granule_bytes: usize,
         /// The kernel's page size.
         system_bytes: usize,
@@ -26,11 +28,11 @@ pub enum MemoryError {
          {granule_bytes} bytes, got {region_bytes} bytes at {region_start:#x}; correct the region's start and size"
     )]
     BadRegion {
-        /// Where it was to begin.
+        /// The requested start.
         region_start: usize,
-        /// How long it was to be.
+        /// The requested length.
         region_bytes: u64,
-        /// The unit in which places are counted.
+        /// The granule.
         granule_bytes: usize,
     },
     /// `RLIMIT_AS` leaves no room for two views of the region.
@@ -39,7 +41,7 @@ pub enum MemoryError {
          {limit_bytes}; raise it with `ulimit -v unlimited`"
     )]
     AddressSpaceLimit {
-        /// What the process would use in all.
+        /// The process's address space with the region.
         needed_bytes: u64,
         /// `RLIMIT_AS`.
         limit_bytes: u64,
@@ -60,20 +62,20 @@ pub enum MemoryError {
         "expected a free file descriptor for {purpose}, got none ({errno}); close files or raise `ulimit -n`"
     )]
     NoDescriptor {
-        /// What it was for.
+        /// The purpose of the descriptor.
         purpose: &'static str,
         /// `EMFILE` (the process) or `ENFILE` (the system).
         errno: Errno,
     },
-    /// Something else lives at the region's addresses.
+    /// The region's addresses are in use.
     #[error(
         "expected addresses {region_start:#x} to {region_end:#x} to be free for the shared region, got a mapping \
          that the program made there before; let it map elsewhere or join the job first (see /proc/self/maps)"
     )]
     AddressTaken {
-        /// Where the region was to begin.
+        /// The requested start.
         region_start: usize,
-        /// Where it was to end.
+        /// The requested end.
         region_end: usize,
     },
     /// The region, or its second view, does not fit the address space of this kernel.
@@ -82,25 +84,25 @@ pub enum MemoryError {
          got one of about {address_bits} bits; use a kernel built for wider virtual addresses (47 bits or more)"
     )]
     AddressSpaceNarrow {
-        /// Where the region was to end.
+        /// The requested end.
         region_end: usize,
-        /// How long it was to be.
+        /// The requested length.
         region_bytes: u64,
-        /// How many bits of a virtual address this process seems to have.
+        /// The number of bits of a virtual address that this process seems to have.
         address_bits: u32,
     },
     /// Pages beyond the region's end.
     #[error("expected granules below {granules} (the region's size), got {} from {}", range.count, range.first)]
     OutsideRegion {
-        /// What was asked for.
+        /// The requested pages.
         range: PageRange,
-        /// The granules that the region has.
+        /// The number of granules in the region.
         granules: u64,
     },
     /// Pages that were never allocated.
     #[error("expected allocated granules, got {} from {}; call allocate first", range.count, range.first)]
     NotAllocated {
-        /// What was asked for.
+        /// The requested pages.
         range: PageRange,
     },
     /// The machine, or the control group, has no memory left for frames.
@@ -109,9 +111,9 @@ pub enum MemoryError {
          control group or container", range.count, range.first
     )]
     OutOfFrames {
-        /// What was to get frames.
+        /// The pages that were to get frames.
         range: PageRange,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// This kernel has no userfaultfd.
@@ -119,47 +121,47 @@ pub enum MemoryError {
         "expected a kernel with userfaultfd, got none; use --fault-source sigsegv or a kernel built with it"
     )]
     NoUserfaultfd,
-    /// This user may not have a userfaultfd of the kind that was asked for.
+    /// This user may not open a userfaultfd of the requested kind.
     #[error(
-        "expected leave to open a userfaultfd that {purpose}, got {errno}; let the user open /dev/userfaultfd, set \
+        "expected permission to open a userfaultfd that {purpose}, got {errno}; let the user open /dev/userfaultfd, set \
          sysctl vm.unprivileged_userfaultfd=1 or, in a container, allow the system call"
     )]
     UserfaultfdRefused {
-        /// What it was to do.
+        /// The purpose of the userfaultfd.
         purpose: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// This kernel's userfaultfd cannot do all that is needed.
+    /// This kernel's userfaultfd lacks required features.
     #[error(
         "expected a userfaultfd that offers {missing}, got one without; use Linux 6.4 or newer, or \
          --fault-source sigsegv"
     )]
     UserfaultfdTooOld {
-        /// The features that are missing.
+        /// The missing features.
         missing: String,
     },
-    /// The kernel does not note written pages by itself, or not under this fault source.
+    /// The kernel does not record written pages, or not under this fault source.
     #[error(
         "expected {missing} for asynchronous write tracking, got none; use Linux 6.7 or newer with the event or sigbus \
          fault source, or --write-tracking fault"
     )]
     NoAsyncTracking {
-        /// What is missing.
+        /// The missing feature.
         missing: String,
     },
-    /// The process may not look at its own page tables.
+    /// The process may not read its own page tables.
     #[error(
         "expected to open /proc/self/pagemap for asynchronous write tracking, got {errno}; mount /proc, let the process \
          be dumpable, or use --write-tracking fault"
     )]
     PagemapRefused {
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// Pages were to be watched by a source that finds writes by faults.
+    /// Pages were to be watched by a source that detects writes by faults.
     #[error(
-        "expected a fault source opened with asynchronous write tracking to watch pages, got one without; open it so"
+        "expected a fault source opened with asynchronous write tracking to watch pages, got one without; open it with WriteTracking::Async"
     )]
     NotTracking,
     /// A region has one fault source, and a process one of each signal.
@@ -170,22 +172,22 @@ pub enum MemoryError {
         /// The kind that was to be opened.
         kind: FaultSourceKind,
     },
-    /// A handler of the program lies over ours, so that ours can neither be removed nor installed again.
+    /// A handler of the program covers ours, so that ours can neither be removed nor installed again.
     #[error(
-        "expected the fault source's handler of {signal} on top, got one of the program's over it from an earlier \
+        "expected no handler over the fault source's handler of {signal}, got one of the program's from an earlier \
          use; restore the earlier handler before opening a fault source again"
     )]
     HandlerBuried {
         /// The signal's name.
         signal: &'static str,
     },
-    /// The kernel's limit on mappings is used up, and not by the region.
+    /// The kernel's limit on mappings is reached, and not because of the region.
     #[error(
         "expected room for one more memory mapping, got none although the shared region was merged into one; raise \
          sysctl vm.max_map_count"
     )]
     TooManyMappings,
-    /// No more mappings for pages of other nodes' frames.
+    /// No more mappings are available for pages of other nodes' frames.
     #[error(
         "expected room for more memory mappings, to show pages of other nodes' memory, got none; raise sysctl vm.max_map_count, or choose \
          another protocol than aurc for large regions"
@@ -196,35 +198,96 @@ pub enum MemoryError {
         "expected a running thread that is not in a signal handler, got one that {state}; call it at thread start"
     )]
     NoAlternateStack {
-        /// In which state the thread is.
+        /// The thread's state.
         state: &'static str,
     },
-    /// All memory that is mapped gets locked, which is too much for a limit.
+    /// All mapped memory gets locked, which exceeds a limit.
     #[error(
         "expected to map {region_bytes} bytes of addresses, but mlockall(MCL_FUTURE) was called before, and RLIMIT_MEMLOCK is lower; call \
-         mlockall behind hiroba_init, or raise ulimit -l"
+         mlockall after hiroba_init, or raise ulimit -l"
     )]
     LockedMemoryLimit {
         /// The region's length.
         region_bytes: u64,
     },
-    /// A system call on the program's view of shared memory that fails only when something has changed how that is mapped.
+    /// A system call on the program's view failed that fails only when the view's mapping was changed.
     #[error(
         "expected {operation} on shared memory to succeed, got {errno}: the program may have changed how it is mapped by a system call \
          that libhiroba.so does not see (hiroba.h lists what may be done); else this is a fault of the machine or of Hiroba"
     )]
     View {
-        /// What was tried.
+        /// The attempted operation.
         operation: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
+    },
+    /// The swap file cannot be made.
+    #[error(
+        "expected a directory after --swap in which this user can make files on every node's machine, got '{}': {errno}",
+        directory.display()
+    )]
+    SwapDirectory {
+        /// The directory as the user named it.
+        directory: PathBuf,
+        /// The kernel's error.
+        errno: Errno,
+    },
+    /// The swap file has its maximum length, and all of it is in use.
+    #[error(
+        "the swap file in '{}' is full ({} KiB): pages stay in memory; give --swap DIR:BYTES more bytes, raise --memory-limit, or use more \
+         nodes",
+        directory.display(),
+        bytes >> 10
+    )]
+    SwapFull {
+        /// The directory as the user named it.
+        directory: PathBuf,
+        /// The maximum length of the file.
+        bytes: u64,
+    },
+    /// The swap file cannot be written.
+    #[error(
+        "the swap file in '{}' cannot be written ({errno}): pages stay in memory; make room there, or name another directory after --swap",
+        directory.display()
+    )]
+    SwapWrite {
+        /// The directory as the user named it.
+        directory: PathBuf,
+        /// The kernel's error.
+        errno: Errno,
+    },
+    /// A page cannot be read from the swap file.
+    #[error(
+        "expected {page} from the swap file in '{}', got {errno}; the page's contents are lost: check the disk, or name another directory \
+         after --swap",
+        directory.display()
+    )]
+    SwapRead {
+        /// The directory as the user named it.
+        directory: PathBuf,
+        /// The granule.
+        page: PageId,
+        /// The kernel's error.
+        errno: Errno,
+    },
+    /// The swap file's content of a page differs from what was written.
+    #[error(
+        "expected {page} in the swap file in '{}' as it was written, got other bytes (corrupted, or older ones); the page's \
+         contents are lost: check the disk, and which other programs write to it",
+        directory.display()
+    )]
+    SwapCorrupted {
+        /// The directory as the user named it.
+        directory: PathBuf,
+        /// The granule.
+        page: PageId,
     },
     /// A system call that is not expected to fail.
     #[error("expected {operation} to succeed, got {errno}; this is a fault of the machine or of Hiroba")]
     System {
-        /// What was tried.
+        /// The attempted operation.
         operation: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
 }
@@ -238,7 +301,7 @@ impl MemoryError {
         move |errno| MemoryError::View { operation, errno }
     }
 
-    /// A descriptor that could not be had: out of descriptors, or else.
+    /// Returns the error for a descriptor that could not be opened.
     pub(crate) fn descriptor(purpose: &'static str, errno: Errno) -> MemoryError {
         match errno {
             Errno::MFILE | Errno::NFILE => MemoryError::NoDescriptor { purpose, errno },

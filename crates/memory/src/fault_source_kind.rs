@@ -4,9 +4,9 @@ use core::fmt;
 
 /// The kinds of fault sources, best first.
 ///
-/// Faults as SIGBUS cost half of what events cost, since nobody else has to be woken, and barriers and locks
-/// less, since no clock has to tell what a thread lost to faults that it does not see. What events are better
-/// at is left to those who need it: system calls that a program makes past the C library, on shared memory.
+/// Faults as SIGBUS cost half as much as events, because no other thread has to be woken. Barriers and locks
+/// cost less, too, because no clock has to measure the time that a thread loses to faults that it does not
+/// see. Events are better only for programs that make system calls on shared memory without the C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FaultSourceKind {
     /// userfaultfd, faults raised as SIGBUS in the faulting thread.

@@ -1,4 +1,4 @@
-//! Knowing a forked child without a system call.
+//! Detects a forked child without a system call.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -6,19 +6,20 @@ use rustix::mm::Advice;
 
 use crate::{MemoryError, mapping::Mapping};
 
-/// A word that says in which process it is looked at: the kernel wipes its page in a child (`MADV_WIPEONFORK`, Linux 4.14).
+/// A word that shows in which process it is read: the kernel wipes its page in a child (`MADV_WIPEONFORK`,
+/// Linux 4.14).
 ///
-/// Fault handlers and every call of the program's ask, so asking must cost a load, not a system call.
+/// Fault handlers and every call of the program test it, so the test must cost a load, not a system call.
 #[derive(Debug)]
 pub struct ForkGuard {
     page: Mapping,
 }
 
 impl ForkGuard {
-    /// A guard that calls this process the original.
+    /// Makes a guard that considers this process the original.
     ///
     /// # Errors
-    /// When there is no memory for it, or the kernel is older than Linux 4.14.
+    /// Fails if there is no memory for it, or if the kernel is older than Linux 4.14.
     pub fn new() -> Result<ForkGuard, MemoryError> {
         let bytes = rustix::param::page_size();
         let page = Mapping::of_zeros(bytes).map_err(MemoryError::system("mmap of the fork guard"))?;
@@ -29,7 +30,7 @@ impl ForkGuard {
         Ok(guard)
     }
 
-    /// Whether this process was forked from the one that made the guard.
+    /// Returns true if this process was forked from the one that made the guard.
     #[inline]
     pub fn is_forked(&self) -> bool {
         self.word().load(Ordering::Relaxed) == 0
@@ -37,7 +38,8 @@ impl ForkGuard {
 
     #[inline]
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: the mapping is readable, writable, aligned to a page and lives as long as `self`; nobody else knows it.
+        // SAFETY: the mapping is readable, writable, aligned to a page and lives as long as `self`; no other
+        // code knows it.
         unsafe { AtomicU32::from_ptr(self.page.at(0).cast::<u32>()) }
     }
 }
@@ -50,7 +52,7 @@ mod tests {
     fn a_child_knows_that_it_is_one() {
         let guard = ForkGuard::new().unwrap();
         assert!(!guard.is_forked());
-        // SAFETY: the child does nothing but look at the guard and leave.
+        // SAFETY: the child only reads the guard and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let status = i32::from(!guard.is_forked());

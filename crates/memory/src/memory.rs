@@ -1,7 +1,10 @@
 //! The region: two views of one sparse memfd.
 
 mod frames_elsewhere;
+mod out_of_memory;
+mod private;
 mod program_calls;
+mod windows;
 
 use core::{
     ptr,
@@ -9,7 +12,7 @@ use core::{
 };
 use std::{
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
 };
 
 use hiroba_base::{BLOCK_BYTES, PageId, PageRange, PageSize};
@@ -19,29 +22,33 @@ use rustix::{
     mm::{Advice, MprotectFlags, ProtFlags},
 };
 
+use self::out_of_memory::Swap;
+pub use self::out_of_memory::{SwapOptions, SwapTallies};
 use crate::{
     FaultSourceKind, MemoryError,
     frames::{ResidentAccount, SparsePageSet, WatchedSet},
     mapping::{Mapping, Placement, address_bits, check_address_space_limit, check_file_size_limit},
     region::{REGION_BYTES_MAX, REGION_START},
+    view::View,
 };
 
-/// Frames are made so many bytes at a time: a call that makes many more would undo them all when a signal interrupts it.
+/// Maximum number of bytes of frames made in one call: a signal that interrupts a longer call would undo them
+/// all.
 const FRAMES_PER_CALL_BYTES_MAX: usize = 4 << 20;
 
-/// A load from a frame that a view does not map yet maps its neighbours, too, within so many aligned bytes: the kernel's default (`fault_around_bytes`). A
-/// store maps the one frame alone.
+/// A load from a frame that a view does not map yet maps its neighbours, too, within this many aligned bytes:
+/// the kernel's default (`fault_around_bytes`). A store maps only the one frame.
 const FAULT_AROUND_BYTES: usize = 64 << 10;
 
-/// Where the region lies and in what units it is counted; the same on every node.
+/// The place and unit of the region; the same on every node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryConfig {
     /// The address of the first byte, a multiple of the granule.
     pub region_start: usize,
     /// The length in bytes, a multiple of the granule, at most [`REGION_BYTES_MAX`].
     pub region_bytes: u64,
-    /// The unit in which places are counted and access changes: this kernel's page size. Pages, the coherence units, are one
-    /// or more of them; memory does not know how many.
+    /// The unit in which places are counted and access changes: this kernel's page size. Pages, the coherence
+    /// units, are one or more granules; this crate does not know how many.
     pub granule: PageSize,
 }
 
@@ -50,7 +57,7 @@ impl Default for MemoryConfig {
         MemoryConfig {
             region_start: REGION_START,
             region_bytes: REGION_BYTES_MAX,
-            // A kernel whose pages are larger than ours is refused by `reserve`, which then names both sizes.
+            // `reserve` refuses a kernel whose pages are larger than supported, and then names both sizes.
             granule: PageSize::new(rustix::param::page_size() as u64).unwrap_or(PageSize::MIB_2),
         }
     }
@@ -58,29 +65,31 @@ impl Default for MemoryConfig {
 
 /// The shared region of one node.
 ///
-/// Memory that nobody touched costs nothing: granules get a *frame* when they are first written or made
-/// accessible ([`populate`](SharedMemory::populate)); reads of others give zeros and leave them without one.
+/// Untouched memory costs nothing. Granules get a *frame* when they are first written or made accessible
+/// ([`populate`](SharedMemory::populate)); reads of others return zeros and make no frame.
 ///
 /// A forked child has neither view; using a `SharedMemory` there ends the child with SIGSEGV.
 #[derive(Debug)]
 pub struct SharedMemory {
     config: MemoryConfig,
     memfd: OwnedFd,
-    application: Mapping,
+    application: View,
     runtime: Mapping,
     allocated: SparsePageSet,
     populated: SparsePageSet,
     /// Pages in which the program may execute code.
     executable: SparsePageSet,
-    /// Whether there have ever been any.
+    /// True if there have ever been any.
     is_any_executable: AtomicBool,
     account: ResidentAccount,
     /// Pages whose frames other nodes have mapped from this node's file.
     shared_frames: Mutex<Vec<PageRange>>,
     claimed: AtomicBool,
+    /// Swapped-out pages, if pages may be swapped.
+    swap: OnceLock<Swap>,
 }
 
-/// One fault source's hold on a region: two would undo each other's work.
+/// One fault source's exclusive claim on a region: two would undo each other's work.
 pub(crate) struct Claim {
     memory: Arc<SharedMemory>,
 }
@@ -97,8 +106,8 @@ impl Claim {
         &self.memory
     }
 
-    /// Takes the program's access to the whole region away: what a fault source does last, before it
-    /// stops watching.
+    /// Takes the program's access to the whole region away. A fault source does this last, before it stops
+    /// watching.
     pub(crate) fn close_application(&self) {
         self.memory.close();
     }
@@ -111,23 +120,24 @@ impl Drop for Claim {
 }
 
 impl SharedMemory {
-    /// Reserves the region's addresses and an equal amount for the runtime's view; no memory yet.
+    /// Reserves the region's addresses and an equal amount for the runtime's view, but no memory yet.
     ///
     /// # Errors
-    /// When the configuration is bad, when a limit of the process (`RLIMIT_AS`, `RLIMIT_FSIZE`,
-    /// descriptors) is too low, when the addresses are taken or do not exist on this kernel.
+    /// Fails if the configuration is invalid, if a limit of the process (`RLIMIT_AS`, `RLIMIT_FSIZE`,
+    /// descriptors) is too low, or if the addresses are in use or do not exist on this kernel.
     pub fn reserve(config: MemoryConfig) -> Result<SharedMemory, MemoryError> {
         let memfd = memfd_create("hiroba", MemfdFlags::CLOEXEC)
             .map_err(|errno| MemoryError::descriptor("the shared region's memfd", errno))?;
         SharedMemory::reserve_in(config, memfd)
     }
 
-    /// Like [`reserve`](Self::reserve), with the frames in `memfd`, an empty memory file that other processes may have, too: the
-    /// byte at an offset of the region is the byte at that offset of the file. They must only ever read it, but for pages that all nodes
-    /// have agreed to share ([`map_onto`](Self::map_onto)).
+    /// Reserves like [`reserve`](Self::reserve), with the frames in `memfd`, an empty memory file that other
+    /// processes may have, too. The byte at an offset of the region is the byte at that offset of the file.
+    /// Other processes must only read it, except for pages that all nodes have agreed to share
+    /// ([`map_onto`](Self::map_onto)).
     ///
     /// # Errors
-    /// As [`reserve`](Self::reserve), and when the file cannot be made as long as the region.
+    /// Fails as [`reserve`](Self::reserve), and if the file cannot be made as long as the region.
     pub fn reserve_in(config: MemoryConfig, memfd: OwnedFd) -> Result<SharedMemory, MemoryError> {
         let bytes = check_config(&config)?;
         check_file_size_limit(config.region_bytes)?;
@@ -147,7 +157,7 @@ impl SharedMemory {
         Ok(SharedMemory {
             config,
             memfd,
-            application,
+            application: View::new(application),
             runtime,
             allocated: page_set()?,
             populated: page_set()?,
@@ -156,63 +166,65 @@ impl SharedMemory {
             account: ResidentAccount::default(),
             shared_frames: Mutex::default(),
             claimed: AtomicBool::new(false),
+            swap: OnceLock::new(),
         })
     }
 
-    fn advise_view(&self, view: &Mapping, offset: usize, bytes: usize) -> Result<(), MemoryError> {
+    fn advise_view(&self, view: &impl Advised, offset: usize, bytes: usize) -> Result<(), MemoryError> {
         advise_view(view, self.granule(), offset, bytes)
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     pub fn region_start(&self) -> usize {
         self.config.region_start
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     pub fn region_bytes(&self) -> u64 {
         self.config.region_bytes
     }
 
-    /// The unit in which [`PageId`] and [`PageRange`] count: this kernel's page size.
+    /// Returns the unit in which [`PageId`] and [`PageRange`] count: this kernel's page size.
     pub fn granule(&self) -> PageSize {
         self.config.granule
     }
 
-    /// How many granules the region has.
+    /// Returns the number of granules in the region.
     pub fn granules(&self) -> u64 {
         self.config.region_bytes / self.config.granule.bytes() as u64
     }
 
-    /// The granule that holds `address`, when it lies in the region.
+    /// Returns the granule that contains `address`, if it lies in the region.
     pub fn page_of(&self, address: usize) -> Option<PageId> {
-        let offset = address.checked_sub(self.config.region_start)? as u64;
-        (offset < self.config.region_bytes).then(|| PageId(offset / self.config.granule.bytes() as u64))
+        let offset = self.application.offset_at(address)? as u64;
+        Some(PageId(offset / self.config.granule.bytes() as u64))
     }
 
-    /// Where the program finds `page`. The runtime itself never reads or writes there.
+    /// Returns the program's address of `page`. The runtime itself never reads or writes there.
     ///
     /// # Panics
-    /// When the region has no such page.
+    /// Panics if the region has no such page.
     pub fn address_of(&self, page: PageId) -> *mut u8 {
         self.application.at(self.offset_of(page, 0, 0))
     }
 
-    /// Gives pages to the program: from now on a fault source may govern them. Allocating them again changes nothing.
-    /// Access stays `None`.
+    /// Allocates pages to the program: from now on a fault source may control them. Allocating them again
+    /// changes nothing. Their access stays `None`.
     ///
     /// # Errors
-    /// When they lie outside the region, or the kernel has no memory for the record.
+    /// Fails if they lie outside the region, or if the kernel has no memory for the record.
     pub fn allocate(&self, range: PageRange) -> Result<(), MemoryError> {
         self.span(range)?;
         self.allocated.insert_range(range).map_err(MemoryError::system("mmap of a page table"))?;
         Ok(())
     }
 
-    /// Lets the program's loads and stores on allocated pages run free without any fault source: for a job of one node, whose
-    /// pages nobody else can change. The kernel gives frames as they are touched, and they are not counted.
+    /// Allows the program's loads and stores on allocated pages without a fault source. For a job of one
+    /// node, whose pages no other node can change. The kernel makes frames on access, and they are not
+    /// counted.
     ///
     /// # Errors
-    /// When the pages are not allocated, or the kernel refuses.
+    /// Fails if the pages are not allocated, or if the kernel refuses.
     pub fn open(&self, range: PageRange) -> Result<(), MemoryError> {
         let (offset, bytes) = self.allocated_span(range)?;
         let writable = MprotectFlags::READ | MprotectFlags::WRITE;
@@ -220,52 +232,70 @@ impl SharedMemory {
         opened.map_err(MemoryError::of_view("mprotect"))
     }
 
-    /// Takes the program's access to the whole region away for good: any touch is a segmentation fault from now on, whatever
-    /// watched over the region before. The runtime's view stays.
+    /// Takes the program's access to the whole region away permanently: from now on any access is a
+    /// segmentation fault, whatever controlled the region before. The runtime's view stays.
     pub fn close(&self) {
         let view = &self.application;
         if !view.is_here() {
             return;
         }
-        let dropped = view.advise(0, view.bytes(), Advice::LinuxDontNeed);
-        let closed = view.protect(0, view.bytes(), MprotectFlags::empty());
-        debug_assert_eq!((dropped, closed), (Ok(()), Ok(())), "the application's view could not be closed");
+        let close = |offset, bytes| {
+            let dropped = view.advise(offset, bytes, Advice::LinuxDontNeed);
+            dropped.and(view.protect(offset, bytes, MprotectFlags::empty()))
+        };
+        // Pages that are not allocated have no access already, and private pages stay the program's.
+        let whole = PageRange { first: PageId(0), count: self.granules() };
+        for (pages, allocated) in self.allocated.runs(whole) {
+            let unit = self.granule().bytes();
+            let closed = if allocated {
+                close(pages.first.0 as usize * unit, pages.count as usize * unit)
+            } else {
+                Ok(())
+            };
+            debug_assert_eq!(closed, Ok(()), "the application's view could not be closed");
+        }
     }
 
-    /// Whether the program was given `page`. Safe to ask in signal context.
+    /// Returns true if `page` is allocated. Safe in signal context.
     pub fn is_allocated(&self, page: PageId) -> bool {
         self.allocated.contains(page)
     }
 
-    /// Whether the program was given all of `range`. Safe to ask in signal context.
+    /// Returns true if all of `range` is allocated. Safe in signal context.
     pub fn are_allocated(&self, range: PageRange) -> bool {
         self.allocated.contains_range(range)
     }
 
-    /// Whether any granule of `range` has a frame; else they are zeros that nobody ever wrote.
+    /// Returns true if any granule of `range` has a frame or is swapped out. All others are zeros that were
+    /// never written.
     pub fn is_populated(&self, range: PageRange) -> bool {
-        self.populated.contains_any(range)
+        self.populated.contains_any(range) || self.is_any_out(range)
     }
 
-    /// The maximal runs of `range` that have frames (`true`) or none, in order.
+    /// Returns the maximal runs of `range` that have frames (`true`) or none, in order. Swapped-out pages are
+    /// brought in.
     pub(crate) fn populated_runs(&self, range: PageRange) -> impl Iterator<Item = (PageRange, bool)> + '_ {
+        self.bring_in_or_fail(range);
         self.populated.runs(range)
     }
 
-    /// The byte at `offset` of `page` in the runtime's view.
+    /// Returns the address of the byte at `offset` of `page` in the runtime's view.
     pub(crate) fn runtime_at(&self, page: PageId, offset: usize) -> *mut u8 {
         self.runtime.at(self.offset_of(page, offset, 0))
     }
 
-    /// Gives a zeroed frame to each granule of `range` that has none.
+    /// Gives a frame to each granule of `range` that has none: a zeroed one, or one with its swapped-out
+    /// content.
     ///
     /// # Errors
-    /// When the pages lie outside the region, or the machine or control group has no memory left.
+    /// Fails if the pages lie outside the region, if the machine or control group has no memory left, or if
+    /// swapped-out content cannot be read.
     pub fn populate(&self, range: PageRange) -> Result<(), MemoryError> {
         if range.count == 1 && self.populated.contains(range.first) {
             return Ok(());
         }
         self.span(range)?;
+        self.bring_in(range)?;
         for (run, has_frames) in self.populated.runs(range) {
             if has_frames {
                 continue;
@@ -276,8 +306,8 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Frames for the whole run, by a call that reports want of memory instead of raising SIGBUS as a store would. The runtime's view
-    /// maps them when it first looks, which it does for few.
+    /// Makes frames for the whole run, by a call that reports lack of memory instead of raising SIGBUS as a
+    /// store would. The runtime's view maps them on first access, which few of them see.
     fn make_frames(&self, run: PageRange) -> Result<(), MemoryError> {
         let (mut offset, bytes) = self.span(run)?;
         let end = offset + bytes;
@@ -292,7 +322,8 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Makes frames that begin with these bytes, which saves the kernel from zeroing them, and the runtime's view from mapping them.
+    /// Makes frames that begin with these bytes. It saves the kernel from zeroing them, and the runtime's
+    /// view from mapping them.
     fn make_frames_with(&self, run: PageRange, start: usize, bytes: &[u8]) -> Result<(), MemoryError> {
         let mut done = 0;
         while done < bytes.len() {
@@ -306,46 +337,53 @@ impl SharedMemory {
         self.note_frames(run)
     }
 
-    /// Gives the frames of `range` back to the system, and what they hold with them: granules of it read
-    /// as zeros until they are written again.
+    /// Returns the frames of `range` to the system, with their content: the granules read as zeros until they
+    /// are written again.
     ///
-    /// Nobody may hold the pages or touch them meanwhile, neither the program, whose access must be gone,
-    /// nor another node.
+    /// No one may have access to the pages meanwhile, neither the program, whose access must have been taken
+    /// away, nor another node.
     ///
     /// # Errors
-    /// When the pages lie outside the region, or the kernel refuses.
+    /// Fails if the pages lie outside the region, or if the kernel refuses.
     pub fn give_up(&self, range: PageRange) -> Result<(), MemoryError> {
         self.span(range)?;
+        self.discard(range);
+        self.runs_with_frames(range).into_iter().try_for_each(|run| self.give_up_run(run))
+    }
+
+    fn runs_with_frames(&self, range: PageRange) -> Vec<PageRange> {
+        self.populated.runs(range).filter_map(|(run, has_frames)| has_frames.then_some(run)).collect()
+    }
+
+    /// Gives up the frames of granules that all have one.
+    fn give_up_run(&self, run: PageRange) -> Result<(), MemoryError> {
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let runs: Vec<PageRange> =
-            self.populated.runs(range).filter_map(|(run, has_frames)| has_frames.then_some(run)).collect();
-        for run in runs {
-            let (offset, bytes) = self.span(run)?;
-            while let Err(errno) = fallocate(&self.memfd, punch, offset as u64, bytes as u64) {
-                if errno != Errno::INTR {
-                    return Err(MemoryError::system("giving up frames of the shared region")(errno));
-                }
+        let (offset, bytes) = self.span(run)?;
+        while let Err(errno) = fallocate(&self.memfd, punch, offset as u64, bytes as u64) {
+            if errno != Errno::INTR {
+                return Err(MemoryError::system("giving up frames of the shared region")(errno));
             }
-            let removed =
-                self.populated.remove_range(run).map_err(MemoryError::system("mmap of a page table"))?;
-            self.account.remove_frames(removed, self.granule().bytes());
         }
+        let removed =
+            self.populated.remove_range(run).map_err(MemoryError::system("mmap of a page table"))?;
+        self.account.remove_frames(removed, self.granule().bytes());
         Ok(())
     }
 
     fn note_frames(&self, run: PageRange) -> Result<(), MemoryError> {
         let added = self.populated.insert_range(run).map_err(MemoryError::system("mmap of a page table"))?;
         self.account.add_frames(added, self.granule().bytes());
+        self.note_came(run);
         Ok(())
     }
 
-    /// Copies `out.len()` bytes from `offset` of the page out through the runtime's view; they may go on into the granules that
-    /// follow. Zeros where there is no frame, and none is made by this.
+    /// Copies `out.len()` bytes from `offset` of the page through the runtime's view; they may extend into
+    /// the granules that follow. Bytes without a frame are zeros, and no frame is made.
     ///
     /// Other threads may write meanwhile: each byte is then old or new.
     ///
     /// # Panics
-    /// When the bytes are not within the region.
+    /// Panics if the bytes are not within the region.
     pub fn read(&self, page: PageId, offset: usize, out: &mut [u8]) {
         let start = self.offset_of(page, offset, out.len());
         let covered = self.granules_of(start, out.len());
@@ -354,7 +392,7 @@ impl SharedMemory {
             return;
         }
         let unit = self.granule().bytes();
-        for (run, has_frames) in self.populated.runs(covered) {
+        for (run, has_frames) in self.populated_runs(covered) {
             let from = (run.first.0 as usize * unit).max(start);
             let to = (run.end().0 as usize * unit).min(start + out.len());
             let piece = &mut out[from - start..to - start];
@@ -367,15 +405,15 @@ impl SharedMemory {
         }
     }
 
-    /// Appends `bytes` bytes from `offset` of the page on to `room`, as [`read`](Self::read) gives them.
+    /// Appends `bytes` bytes from `offset` of the page to `room`, as [`read`](Self::read) returns them.
     ///
     /// # Panics
-    /// When the bytes are not within the region.
+    /// Panics if the bytes are not within the region.
     pub fn append(&self, page: PageId, offset: usize, bytes: usize, room: &mut Vec<u8>) {
         let start = self.offset_of(page, offset, bytes);
         let unit = self.granule().bytes();
         room.reserve(bytes);
-        for (run, has_frames) in self.populated.runs(self.granules_of(start, bytes)) {
+        for (run, has_frames) in self.populated_runs(self.granules_of(start, bytes)) {
             let from = (run.first.0 as usize * unit).max(start);
             let piece_bytes = (run.end().0 as usize * unit).min(start + bytes) - from;
             let end = room.len() + piece_bytes;
@@ -384,7 +422,8 @@ impl SharedMemory {
                 continue;
             }
             let spare = room.spare_capacity_mut()[..piece_bytes].as_mut_ptr();
-            // SAFETY: as in `copy_out`; the room that is left in a vector is no part of the view either, and it is long enough.
+            // SAFETY: as in `copy_out`; the spare room of a vector is not part of the view either, and it is
+            // long enough.
             unsafe { ptr::copy_nonoverlapping(self.runtime.at(from), spare.cast(), piece_bytes) };
             // SAFETY: these bytes have just been written.
             unsafe { room.set_len(end) };
@@ -392,20 +431,21 @@ impl SharedMemory {
     }
 
     fn copy_out(&self, start: usize, out: &mut [u8]) {
-        // SAFETY: callers checked the bounds within the runtime's view, which is always readable; `out` is not
-        // part of it because no reference to shared memory is ever made. A racing store of the program's gives torn
-        // bytes, which every caller must expect.
+        self.debug_assert_is_in(start, out.len());
+        // SAFETY: callers checked the bounds within the runtime's view, which is always readable. `out` is
+        // not part of it, because no reference to shared memory is ever made. A racing store of the program
+        // gives torn bytes, which every caller must expect.
         unsafe { ptr::copy_nonoverlapping(self.runtime.at(start), out.as_mut_ptr(), out.len()) }
     }
 
-    /// Copies bytes into the page from `offset` through the runtime's view, whatever the program's access; they may go on
-    /// into the granules that follow.
+    /// Copies bytes into the page from `offset` through the runtime's view, whatever the program's access;
+    /// they may extend into the granules that follow.
     ///
     /// # Errors
-    /// When there is no memory for frames.
+    /// Fails if there is no memory for frames.
     ///
     /// # Panics
-    /// When the bytes are not within the region.
+    /// Panics if the bytes are not within the region.
     pub fn write(&self, page: PageId, offset: usize, bytes: &[u8]) -> Result<(), MemoryError> {
         let start = self.offset_of(page, offset, bytes.len());
         let covered = self.granules_of(start, bytes.len());
@@ -413,6 +453,7 @@ impl SharedMemory {
             self.copy_in(start, bytes);
             return Ok(());
         }
+        self.bring_in(covered)?;
         let unit = self.granule().bytes();
         for (run, has_frames) in self.populated.runs(covered) {
             let from = (run.first.0 as usize * unit).max(start);
@@ -428,43 +469,47 @@ impl SharedMemory {
     }
 
     fn copy_in(&self, start: usize, bytes: &[u8]) {
-        // Where the view maps none of the frames yet, a few loads save a fault for each; elsewhere they cost next to nothing.
+        self.debug_assert_is_in(start, bytes.len());
+        // Where the view maps none of the frames yet, a few loads save a fault for each; elsewhere they cost
+        // next to nothing.
         let mut offset = start;
         while offset < start + bytes.len() {
             let place = self.runtime.at(offset);
-            // SAFETY: a byte of those that are about to be written, in a view that is always readable; what it holds does not matter.
+            // SAFETY: one of the bytes that are about to be written, in a view that is always readable; its
+            // value does not matter.
             let _ = unsafe { place.read_volatile() };
             offset += FAULT_AROUND_BYTES - place.addr() % FAULT_AROUND_BYTES;
         }
-        // SAFETY: as in `copy_out`, the other way round: the view is always writable.
+        // SAFETY: as in `copy_out`, in the other direction: the view is always writable.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.runtime.at(start), bytes.len()) }
     }
 
-    /// The block at `offset` of the page, with a frame behind it, in the runtime's view, to write some of its
-    /// bytes.
+    /// Returns the address of the block at `offset` of the page in the runtime's view, with a frame behind
+    /// it, for writing some of its bytes.
     ///
     /// # Errors
-    /// When there is no memory for the frame.
+    /// Fails if there is no memory for the frame.
     ///
     /// # Panics
-    /// When the block is not within the region.
+    /// Panics if the block is not within the region.
     pub(crate) fn block_to_write(&self, page: PageId, offset: usize) -> Result<*mut u8, MemoryError> {
         let start = self.offset_of(page, offset, BLOCK_BYTES);
         self.populate(self.granules_of(start, BLOCK_BYTES))?;
         let place = self.runtime.at(start);
         // As in `copy_in`: where the view does not map the frame yet, this saves a fault for each neighbour.
-        // SAFETY: a byte of the view, which is always readable; what it holds does not matter.
+        // SAFETY: a byte of the view, which is always readable; its value does not matter.
         let _ = unsafe { place.read_volatile() };
         Ok(place)
     }
 
-    /// The eight bytes at `offset` of the page, which may lie in a granule that follows, as an atomic in the runtime's view.
+    /// Returns the eight bytes at `offset` of the page, which may lie in a later granule, as an atomic in the
+    /// runtime's view.
     ///
     /// # Errors
-    /// When there is no memory for the frame.
+    /// Fails if there is no memory for the frame.
     ///
     /// # Panics
-    /// When the bytes are not within the region, or `offset` is not a multiple of 8.
+    /// Panics if the bytes are not within the region, or if `offset` is not a multiple of 8.
     pub fn atomic_u64(&self, page: PageId, offset: usize) -> Result<&AtomicU64, MemoryError> {
         assert!(
             offset.is_multiple_of(align_of::<AtomicU64>()),
@@ -472,18 +517,20 @@ impl SharedMemory {
         );
         let start = self.offset_of(page, offset, size_of::<AtomicU64>());
         self.populate(self.granules_of(start, size_of::<AtomicU64>()))?;
-        // SAFETY: in bounds, aligned (views begin on system pages) and mapped readable and writable as long as `self`;
-        // all bit patterns are valid, and the program's own accesses are those of another process to us.
+        // SAFETY: in bounds, aligned (views begin on system pages) and mapped readable and writable as long
+        // as `self`; all bit patterns are valid, and the program's own accesses count as those of another
+        // process.
         Ok(unsafe { AtomicU64::from_ptr(self.runtime.at(start).cast::<u64>()) })
     }
 
-    /// Marks what a core dump of this process shall hold of the program's view: the memory that has frames, in no more than
-    /// `runs_max` runs. False when that was not enough, and the dump will miss memory with the highest addresses.
+    /// Selects the content of a core dump of this process: the memory of the program's view that has frames,
+    /// in at most `runs_max` runs. Returns false if that was not enough; the dump will then lack the memory
+    /// with the highest addresses.
     ///
-    /// For a process that is about to die; safe in signal context. A granule that a fault source keeps from the program (access
-    /// `None` under userfaultfd) reads as zeros in the dump.
+    /// For a process that is about to die; safe in signal context. A granule that a fault source keeps from
+    /// the program (access `None` under userfaultfd), or that is swapped out, reads as zeros in the dump.
     pub fn prepare_dump(&self, runs_max: usize) -> bool {
-        // Small holes are dumped as zeros rather than that memory goes missing.
+        // Dumping small holes as zeros is better than omitting memory.
         let widest_hole_bytes = 512 * self.granule().bytes();
         let mut hole_bytes = 0;
         while hole_bytes < widest_hole_bytes
@@ -499,8 +546,9 @@ impl SharedMemory {
         all_marked && runs <= runs_max
     }
 
-    /// Calls `visit` with offset and length of the first `runs_max` runs of the memfd that have frames, where holes of up to
-    /// `hole_bytes` do not end a run, until it says no; returns how many runs it met, one beyond the last that may be visited.
+    /// Calls `visit` with offset and length of the first `runs_max` runs of the memfd that have frames, until
+    /// it returns false. Holes of up to `hole_bytes` do not end a run. Returns the number of runs found, at
+    /// most one beyond the last that may be visited.
     fn each_data_run(
         &self,
         hole_bytes: usize,
@@ -523,31 +571,31 @@ impl SharedMemory {
         runs
     }
 
-    /// The first run of the memfd at or behind `from` that has frames: its start and end. What the kernel knows, since in a job
-    /// of one node it gives frames without telling us.
+    /// Returns start and end of the first run of the memfd at or behind `from` that has frames. Asks the
+    /// kernel, because in a job of one node it makes frames without telling us.
     fn data_run(&self, from: usize) -> Option<(usize, usize)> {
         let start = rustix::fs::seek(&self.memfd, SeekFrom::Data(from as u64)).ok()?;
         let end = rustix::fs::seek(&self.memfd, SeekFrom::Hole(start)).ok()?;
         Some((start as usize, end as usize))
     }
 
-    /// How many granules have a frame.
+    /// Returns the number of granules that have a frame.
     pub fn frames(&self) -> u64 {
         self.account.frames()
     }
 
-    /// How many twins there are.
+    /// Returns the number of twins.
     pub fn twins(&self) -> u64 {
         self.account.twins()
     }
 
-    /// What frames and twins take now, in bytes.
+    /// Returns the memory of frames and twins now, in bytes.
     pub fn resident_bytes(&self) -> u64 {
         self.account.bytes()
     }
 
-    /// The most that frames and twins took at once, in bytes; the frames that this node keeps for all nodes ([`map_onto`](Self::map_onto))
-    /// among them, which stay.
+    /// Returns the maximum memory of frames and twins, in bytes, including the frames that this node keeps
+    /// for all nodes ([`map_onto`](Self::map_onto)), which stay.
     pub fn resident_bytes_max(&self) -> u64 {
         self.account.bytes_max() + self.shared_frames_bytes()
     }
@@ -556,33 +604,33 @@ impl SharedMemory {
         &self.account
     }
 
-    /// The allocated granule that holds `address`: the question every fault begins with.
+    /// Returns the allocated granule that contains `address`: the first question about every fault.
     pub(crate) fn allocated_page_of(&self, address: usize) -> Option<PageId> {
         self.page_of(address).filter(|page| self.allocated.contains(*page))
     }
 
-    /// Fails unless all of `range` is allocated; else its offset and length in bytes.
+    /// Returns offset and length of `range` in bytes; fails unless all of it is allocated.
     pub(crate) fn allocated_span(&self, range: PageRange) -> Result<(usize, usize), MemoryError> {
         let span = self.span(range)?;
         if self.allocated.contains_range(range) { Ok(span) } else { Err(MemoryError::NotAllocated { range }) }
     }
 
-    /// A new set of this region's pages.
+    /// Makes an empty set of this region's pages.
     pub(crate) fn page_set(&self) -> Result<SparsePageSet, MemoryError> {
         SparsePageSet::new(self.granules()).map_err(MemoryError::system("mmap of a page table"))
     }
 
-    /// A new set of granules to watch.
+    /// Makes an empty set of granules to watch.
     pub(crate) fn watched_set(&self) -> Result<WatchedSet, MemoryError> {
         WatchedSet::new(self.granules()).map_err(MemoryError::system("mmap of a page table"))
     }
 
-    /// The application's view, for fault sources alone.
-    pub(crate) fn application(&self) -> &Mapping {
+    /// Returns the application's view, for fault sources only.
+    pub(crate) fn application(&self) -> &View {
         &self.application
     }
 
-    /// Offset and length of `range` in bytes.
+    /// Returns offset and length of `range` in bytes.
     pub(crate) fn span(&self, range: PageRange) -> Result<(usize, usize), MemoryError> {
         match range.first.0.checked_add(range.count) {
             Some(end) if end <= self.granules() => {
@@ -593,7 +641,7 @@ impl SharedMemory {
         }
     }
 
-    /// The offset in a view of `bytes` bytes from `offset` of `page`.
+    /// Returns the offset in a view of `bytes` bytes from `offset` of `page`.
     fn offset_of(&self, page: PageId, offset: usize, bytes: usize) -> usize {
         let region_bytes = self.application.bytes();
         assert!(page.0 < self.granules(), "the region has {} granules, got {page}", self.granules());
@@ -605,7 +653,7 @@ impl SharedMemory {
         start + offset
     }
 
-    /// The granules that `bytes` bytes from `start` of a view touch.
+    /// Returns the granules that `bytes` bytes from `start` of a view cover.
     fn granules_of(&self, start: usize, bytes: usize) -> PageRange {
         let unit = self.granule().bytes();
         let first = start / unit;
@@ -613,7 +661,7 @@ impl SharedMemory {
     }
 }
 
-/// The region's length as a `usize`, when the configuration makes sense.
+/// Returns the region's length as a `usize`, if the configuration is valid.
 fn check_config(config: &MemoryConfig) -> Result<usize, MemoryError> {
     let granule_bytes = config.granule.bytes();
     let system_bytes = rustix::param::page_size();
@@ -635,8 +683,13 @@ fn check_config(config: &MemoryConfig) -> Result<usize, MemoryError> {
     }
 }
 
-/// What the kernel is told of a part of a view that has just been mapped.
-fn advise_view(view: &Mapping, granule: PageSize, offset: usize, bytes: usize) -> Result<(), MemoryError> {
+/// Gives the kernel advice about a newly mapped part of a view.
+fn advise_view(
+    view: &impl Advised,
+    granule: PageSize,
+    offset: usize,
+    bytes: usize,
+) -> Result<(), MemoryError> {
     // A child would read stale pages and write into its parent's frames.
     view.advise(offset, bytes, Advice::LinuxDontFork)
         .map_err(MemoryError::system("madvise(MADV_DONTFORK)"))?;
@@ -644,18 +697,36 @@ fn advise_view(view: &Mapping, granule: PageSize, offset: usize, bytes: usize) -
     view.advise(offset, bytes, Advice::LinuxDontDump)
         .map_err(MemoryError::system("madvise(MADV_DONTDUMP)"))?;
     if granule < PageSize::MIB_2 {
-        // Huge frames would make untouched memory resident; kernels without them say EINVAL, which is as good.
+        // Huge frames would make untouched memory resident. Kernels without them return EINVAL, which is as
+        // good.
         let _ = view.advise(offset, bytes, Advice::LinuxNoHugepage);
     }
     Ok(())
 }
 
-/// What a refused mapping means to the user.
+/// A single mapping, or a view of several.
+trait Advised {
+    fn advise(&self, offset: usize, bytes: usize, advice: Advice) -> Result<(), Errno>;
+}
+
+impl Advised for Mapping {
+    fn advise(&self, offset: usize, bytes: usize, advice: Advice) -> Result<(), Errno> {
+        Mapping::advise(self, offset, bytes, advice)
+    }
+}
+
+impl Advised for View {
+    fn advise(&self, offset: usize, bytes: usize, advice: Advice) -> Result<(), Errno> {
+        View::advise(self, offset, bytes, advice)
+    }
+}
+
+/// Returns the error for a refused mapping.
 fn why_not_mapped(config: &MemoryConfig, errno: Errno) -> MemoryError {
     let region_end = config.region_start + config.region_bytes as usize;
     match errno {
         Errno::EXIST => MemoryError::AddressTaken { region_start: config.region_start, region_end },
-        // The kernel says so of nothing else when it maps memory.
+        // The kernel returns this for no other reason when it maps memory.
         Errno::AGAIN => MemoryError::LockedMemoryLimit { region_bytes: config.region_bytes },
         Errno::NOMEM => MemoryError::AddressSpaceNarrow {
             region_end,
@@ -666,7 +737,7 @@ fn why_not_mapped(config: &MemoryConfig, errno: Errno) -> MemoryError {
     }
 }
 
-/// Shared memory is used through `Arc` wherever two threads meet.
+/// Threads share the memory through `Arc`.
 const _: fn() = || {
     fn shareable<T: Send + Sync>() {}
     shareable::<Arc<SharedMemory>>();
@@ -678,7 +749,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Tests run side by side in one process: each takes other addresses.
+    /// Tests run concurrently in one process: each uses other addresses.
     pub(crate) fn small_config(pages: u64) -> MemoryConfig {
         static NEXT_START: AtomicUsize = AtomicUsize::new(REGION_START);
         let region_bytes = pages * PageSize::KIB_4.bytes() as u64;
@@ -734,7 +805,7 @@ pub(crate) mod tests {
         assert_eq!(bytes, [0; 4096]);
         memory.read(PageId(0), 0, &mut bytes);
         assert_eq!(bytes, [7; 4096]);
-        // A part of a page that is not written is zero, and not what was there before.
+        // The unwritten part of a page is zero, without earlier content.
         memory.write(PageId(2), 100, &[9; 10]).unwrap();
         memory.read(PageId(2), 0, &mut bytes);
         assert_eq!((bytes[99], bytes[100], bytes[110]), (0, 9, 0));
@@ -841,7 +912,7 @@ pub(crate) mod tests {
         memory.write(PageId(7), 0, &nothing).unwrap();
     }
 
-    /// The parts of the application's view that a core dump would hold, as granules.
+    /// Returns the parts of the application's view that a core dump would contain, as granules.
     fn dumped(memory: &SharedMemory) -> Vec<PageRange> {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let view = memory.region_start()..memory.region_start() + memory.region_bytes() as usize;
@@ -874,7 +945,7 @@ pub(crate) mod tests {
         memory.write(PageId(5), 0, &[1]).unwrap();
         memory.write(PageId(100), 0, &[1; 50 * 4096]).unwrap();
         memory.write(PageId(9_000), 0, &[1; 10 * 4096]).unwrap();
-        // Frames that nobody has looked at are zeros.
+        // Frames that were never read are zeros.
         memory.populate(range(5_000, 10)).unwrap();
         assert!(memory.prepare_dump(3));
         assert_eq!(dumped(&memory), [range(5, 1), range(100, 50), range(9_000, 10)]);

@@ -21,10 +21,11 @@ use crate::{
     packing::{Packed, TwinBlock},
 };
 
-/// Frames are filled in pieces of so many bytes, which stay in the caches between their two copies; a multiple of any granule.
+/// Number of bytes by which frames are filled at a time, small enough to stay in the caches between two
+/// copies; a multiple of any granule.
 const FILLED_BYTES: usize = 128 << 10;
 
-/// The twins of some pages, each as long as its page. Who shares it between threads guards it.
+/// The twins of some pages, each as long as its page. Threads that share it must synchronise.
 pub struct Twins {
     memory: Arc<SharedMemory>,
     twins: FxHashMap<PageId, Room>,
@@ -33,7 +34,7 @@ pub struct Twins {
     found: Box<Found>,
 }
 
-/// What differs in the block that is compared.
+/// The differences in the block that is being compared.
 struct Found {
     changed: ChangedBytes,
     packed: Packed,
@@ -46,21 +47,22 @@ impl fmt::Debug for Twins {
 }
 
 impl Twins {
-    /// No twins yet, of pages of `memory`.
+    /// Makes an empty set of twins for pages of `memory`.
     pub fn new(memory: Arc<SharedMemory>) -> Twins {
         let filled = Filled::new(memory.granule().bytes());
         let found = Box::new(Found { changed: ChangedBytes::NONE, packed: Packed::new() });
         Twins { memory, twins: FxHashMap::default(), filled, variant: Variant::best(), found }
     }
 
-    /// Fills the frames of some granules with what `fill` writes, piece by piece and in order: it is told of each piece the first granule and
-    /// gets room with anything in it. With `for_twins`, twins of these pages that are made before [`forget_received`](Self::forget_received) keep that
-    /// room for their own and copy nothing; without, one room that stays in the caches does for all pieces.
+    /// Fills the frames of some granules by calling `fill` piece by piece, in order, with the first granule
+    /// of each piece and a buffer of undefined content. With `for_twins`, twins of these pages that are made
+    /// before [`forget_received`](Self::forget_received) take over that buffer instead of copying. Without
+    /// it, one buffer that stays in the caches serves all pieces.
     ///
     /// The program has no access to the granules until their twins are made.
     ///
     /// # Errors
-    /// When there is no memory for frames.
+    /// Fails if there is no memory for frames.
     pub fn fill_frames(
         &mut self,
         granules: PageRange,
@@ -91,18 +93,19 @@ impl Twins {
         Ok(())
     }
 
-    /// No twin will be made any more of what frames were filled with.
+    /// Releases the buffers with which frames were filled: no more twins will be made of them.
     pub fn forget_received(&mut self) {
         self.filled.forget_all();
     }
 
-    /// Copies the `page_bytes` bytes of `page` as they are now; false (and nothing changes) when it has a twin already.
+    /// Copies the present `page_bytes` bytes of `page`. Returns false, without effect, if it has a twin
+    /// already.
     ///
     /// The copy is a snapshot only if no thread writes to the page meanwhile: make the twin before giving
     /// write access.
     ///
     /// # Panics
-    /// When the page is not of whole granules within the region.
+    /// Panics if the page does not consist of whole granules within the region.
     pub fn make(&mut self, page: PageId, page_bytes: usize) -> bool {
         let granule_bytes = self.memory.granule().bytes();
         assert!(
@@ -124,40 +127,40 @@ impl Twins {
         true
     }
 
-    /// The twin of `page`, if it has one.
+    /// Returns the twin of `page`, if it has one.
     pub fn get(&self, page: PageId) -> Option<&[u8]> {
         self.twins.get(&page).map(Room::bytes)
     }
 
-    /// Whether `page` has a twin.
+    /// Returns true if `page` has a twin.
     pub fn contains(&self, page: PageId) -> bool {
         self.twins.contains_key(&page)
     }
 
-    /// Whether the page, as the runtime's view has it now, differs from its twin. A page without frames
-    /// equals a twin of zeros.
+    /// Returns true if the page, as it is now in the runtime's view, differs from its twin. A page without
+    /// frames equals a twin of zeros.
     ///
-    /// Other threads may write meanwhile: what they wrote before the call is found, what they write during it may be.
+    /// Other threads may write meanwhile: writes before the call are found, writes during it may be.
     ///
     /// # Panics
-    /// When the page has no twin.
+    /// Panics if the page has no twin.
     pub fn differs(&self, page: PageId) -> bool {
         let twin = self.get(page).expect("a page that is compared has a twin");
         let (blocks, _) = twin.as_chunks();
         frame_blocks(&self.memory, page, twin.len()).zip(blocks).any(|(frame, twin): (_, &TwinBlock)| {
-            // SAFETY: both blocks are mapped and readable: the page lies in the runtime's view (else it would
-            // have no twin), and blocks begin on lines. The variant was chosen among those that this
+            // SAFETY: both blocks are mapped and readable: the page lies in the runtime's view (otherwise it
+            // would have no twin), and blocks begin on lines. The variant was chosen from those that this
             // processor has.
             unsafe { self.variant.changed_lines_of_block(frame, twin.as_ptr()) != 0 }
         })
     }
 
     /// Calls `visit` for each block in which the page differs from its twin, as [`differs`](Self::differs)
-    /// would find, in order. With `settle` the twin becomes the twin with these changes: not the page, which
-    /// may have changed more by then, what the next comparison must show.
+    /// would find, in order. With `settle` these changes are applied to the twin. It does not become the
+    /// page, which may have changed further by then; the next comparison must find those changes.
     ///
     /// # Panics
-    /// When the page has no twin.
+    /// Panics if the page has no twin.
     pub fn collect(&mut self, page: PageId, settle: bool, mut visit: impl FnMut(BlockChanges<'_>)) {
         let twin = self.twins.get_mut(&page).expect("a page that is compared has a twin").bytes_mut();
         let Found { changed, packed } = &mut *self.found;
@@ -176,7 +179,7 @@ impl Twins {
         }
     }
 
-    /// A way for changes of `page` that come from elsewhere, into its frame and into its twin, if it has one.
+    /// Returns a writer for incoming changes of `page`, into its frame and into its twin, if it has one.
     pub fn applying(&mut self, page: PageId) -> Applying<'_> {
         let Twins { memory, twins, filled, variant, .. } = self;
         let twin = twins.get_mut(&page).map(Room::bytes_mut);
@@ -187,16 +190,16 @@ impl Twins {
     /// becomes the content.
     ///
     /// # Errors
-    /// When there is no memory for frames.
+    /// Fails if there is no memory for frames.
     ///
     /// # Panics
-    /// When the page has no twin, or one that is not as long as the content.
+    /// Panics if the page has no twin, or one of another length than the content.
     pub fn merge(&mut self, page: PageId, content: &[u8]) -> Result<(), MemoryError> {
         let twin = self.twins.get_mut(&page).expect("a page that is merged has a twin").bytes_mut();
         assert_eq!(content.len(), twin.len(), "new content is as long as the page");
         let blocks = content.as_chunks().0.iter().zip(twin.as_chunks_mut().0);
         for (block, (content, twin)) in blocks.enumerate() {
-            // SAFETY: both are blocks; the variant was chosen among those that this processor has.
+            // SAFETY: both are blocks; the variant was chosen from those that this processor has.
             let lines = unsafe { self.variant.changed_lines_of_block(content.as_ptr(), twin.as_ptr()) };
             if lines != 0 {
                 let frame = self.memory.block_to_write(page, block * BLOCK_BYTES)?;
@@ -207,10 +210,10 @@ impl Twins {
         Ok(())
     }
 
-    /// Overwrites bytes of the twin from `offset`; false when the page has none.
+    /// Overwrites bytes of the twin from `offset`. Returns false if the page has no twin.
     ///
     /// # Panics
-    /// When the bytes do not fit the page.
+    /// Panics if the bytes do not fit the page.
     pub fn patch(&mut self, page: PageId, offset: usize, bytes: &[u8]) -> bool {
         let Some(twin) = self.twins.get_mut(&page) else {
             let granule_bytes = self.memory.granule().bytes();
@@ -223,14 +226,14 @@ impl Twins {
         true
     }
 
-    /// Overwrites the twin with the page as it is now; false when the page has none.
+    /// Overwrites the twin with the page as it is now. Returns false if the page has no twin.
     pub fn replace(&mut self, page: PageId) -> bool {
         let Some(twin) = self.twins.get_mut(&page) else { return false };
         self.memory.read(page, 0, twin.bytes_mut());
         true
     }
 
-    /// Gives the twin up; false when the page had none.
+    /// Removes the twin. Returns false if the page had none.
     pub fn remove(&mut self, page: PageId) -> bool {
         let Some(room) = self.twins.remove(&page) else { return false };
         self.memory.account().remove_twin(room.len());
@@ -238,19 +241,19 @@ impl Twins {
         true
     }
 
-    /// How many pages have a twin.
+    /// Returns the number of pages that have a twin.
     pub fn len(&self) -> usize {
         self.twins.len()
     }
 
-    /// Whether no page has a twin.
+    /// Returns true if no page has a twin.
     pub fn is_empty(&self) -> bool {
         self.twins.is_empty()
     }
 }
 
-/// Where the blocks of a page are read: in the runtime's view, but for those without a frame, which a load
-/// would give one.
+/// Returns the addresses at which the blocks of a page are read: in the runtime's view, except for blocks
+/// without a frame, to which a load would give one.
 fn frame_blocks(
     memory: &SharedMemory,
     page: PageId,
@@ -311,7 +314,7 @@ mod tests {
         let memory = small_memory(16);
         let mut twins = Twins::new(memory.clone());
         memory.write(PageId(0), 0, &[5; BYTES]).unwrap();
-        // The buffer comes back dirty from the spare ones.
+        // The reused buffer contains old bytes.
         assert!(twins.make(PageId(0), BYTES) && twins.remove(PageId(0)) && twins.make(PageId(1), BYTES));
         assert_eq!(twins.get(PageId(1)), Some(&[0; BYTES][..]));
         assert!(!memory.is_populated(PageRange::single(PageId(1))));
@@ -350,7 +353,7 @@ mod tests {
         };
         assert!(granules.iter().all(|page| seen(page) == (number(page), number(page))));
         assert_eq!((memory.frames(), memory.twins()), (600, 0));
-        // Some get a twin, in any order; what is written to a frame in between shows in its twin.
+        // Some get a twin, in any order; writes to a frame in between appear in its twin.
         for page in [7, 9, 8, 300, 604] {
             assert!(twins.make(PageId(page), BYTES));
             assert_eq!(twins.get(PageId(page)), Some(&[number(PageId(page)); BYTES][..]));
@@ -358,7 +361,7 @@ mod tests {
         memory.write(PageId(11), 5, &[77]).unwrap();
         assert!(!twins.patch(PageId(11), 5, &[77]) && twins.make(PageId(11), BYTES));
         assert_eq!(twins.get(PageId(11)).unwrap()[4..7], [11, 77, 11]);
-        // Filled anew: nothing is left of what came before.
+        // Filled again: nothing is left of the earlier content.
         let two = PageRange { first: PageId(13), count: 2 };
         twins.fill_frames(two, true, |_, room| room.fill(200)).unwrap();
         twins.forget_received();
@@ -407,7 +410,7 @@ mod tests {
         assert!(twins.make(PageId(512), 512 * BYTES) && twins.make(PageId(0), BYTES));
     }
 
-    /// The blocks in which a page differs from its twin, and the bytes there.
+    /// Returns the blocks in which a page differs from its twin, with the bytes.
     fn collected(twins: &mut Twins, page: PageId, settle: bool) -> Vec<(usize, Vec<Range<usize>>, Vec<u8>)> {
         let mut blocks = Vec::new();
         twins.collect(page, settle, |BlockChanges { block, changed, bytes }| {
@@ -457,7 +460,7 @@ mod tests {
             all == expected
         };
         let changes = BlockChanges { block: 1, changed: &changed, bytes: &bytes };
-        // With a twin, and without, behind what the page was filled with.
+        // With a twin, and without one, over content with which the page was filled.
         assert!(twins.make(PageId(2), 2 * BYTES));
         twins.applying(PageId(2)).write(changes).unwrap();
         assert!(written(PageId(2)) && !twins.differs(PageId(2)));

@@ -1,4 +1,4 @@
-//! Where a node's time goes, and what it counts.
+//! The node's account: time by class, and counters.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use hiroba_base::NodeId;
 use hiroba_trace::{Counters, NodeStatistics, TimeBreakdown};
 
 use crate::core_share::CoreShare;
-use crate::signals::SignalsHeld;
+use crate::signals::SignalsDeferred;
 use crate::stalls::StallClock;
 use crate::threads::{Place, Threads};
 use crate::time_class::TimeClass;
@@ -17,7 +17,7 @@ const CLASSES: usize = 6;
 
 macro_rules! tallies {
     (raised here { $($name:ident,)* } known elsewhere { $($elsewhere:ident,)* }) => {
-        /// Running counts, raised by any thread.
+        /// Running counts; any thread may add to them.
         #[derive(Debug, Default)]
         pub(crate) struct Tallies {
             $(pub(crate) $name: AtomicU64,)*
@@ -56,8 +56,13 @@ tallies! {
         barriers,
         lock_acquires,
         wakeups,
+        atomic_sites,
+        exclusive_atomics,
+        exchanges,
     }
     known elsewhere {
+        swap_outs,
+        swap_ins,
         swap_bytes,
         messages_sent,
         bytes_sent,
@@ -72,21 +77,21 @@ tallies! {
 pub(crate) struct Account {
     joined: Mutex<Instant>,
     nanos: [AtomicU64; CLASSES],
-    /// Threads that the program has for its work: by `hiroba_run`, else one.
+    /// Number of the program's working threads: those of `hiroba_run`, otherwise one.
     threads: u32,
-    /// Those of them that have nothing to do, since outside `hiroba_run` there is one.
+    /// Idle time of these threads: outside `hiroba_run` all but one are idle.
     idle: Mutex<Idle>,
-    /// Program threads that are inside the runtime now.
+    /// Number of program threads that are inside the runtime now.
     inside: AtomicU32,
-    /// In event mode each thread has a clock for what it loses to faults that it does not see.
+    /// In event mode each thread has a clock that measures the time it loses to faults it does not see.
     uses_stall_clocks: AtomicBool,
-    /// What a fault costs the thread before and after the runtime sees it, in nanoseconds.
+    /// Time that a fault costs the thread before and after the runtime sees it, in nanoseconds.
     unseen_per_fault: AtomicU64,
     pub(crate) core_share: CoreShare,
     pub(crate) tallies: Tallies,
 }
 
-/// When the threads of the team last had nothing to do.
+/// Since when the other threads of the team are idle.
 #[derive(Debug)]
 struct Idle {
     /// `None` while `hiroba_run` keeps them busy.
@@ -108,7 +113,8 @@ impl Account {
         }
     }
 
-    /// A program thread enters the runtime; the time until the guard is dropped belongs to `class`.
+    /// Records that a program thread enters the runtime. The time until the guard is dropped counts as
+    /// `class`.
     pub(crate) fn enter<'a>(&'a self, threads: &'a Threads, class: TimeClass) -> Inside<'a> {
         self.inside.fetch_add(1, Relaxed);
         if self.uses_stall_clocks.load(Relaxed)
@@ -119,9 +125,9 @@ impl Account {
         Inside { account: self, threads, class, since: Instant::now() }
     }
 
-    /// All threads of the team work from now on, or all but one have nothing to do.
+    /// Records whether all threads of the team work, or only one of them.
     pub(crate) fn team_works(&self, works: bool) {
-        let _signals = SignalsHeld::hold();
+        let _signals = SignalsDeferred::defer();
         self.settle_idle();
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).since = (!works).then(Instant::now);
     }
@@ -138,7 +144,7 @@ impl Account {
         self.nanos[class as usize].fetch_add(time.as_nanos() as u64, Relaxed);
     }
 
-    /// Counts a fault, and charges what the runtime does not see of it.
+    /// Counts a fault and charges the part of its cost that the runtime does not see.
     pub(crate) fn count_fault(&self, class: TimeClass) {
         let writes = class == TimeClass::WriteFault;
         let count = if writes { &self.tallies.write_faults } else { &self.tallies.read_faults };
@@ -146,8 +152,9 @@ impl Account {
         self.add(class, Duration::from_nanos(self.unseen_per_fault.load(Relaxed)));
     }
 
-    /// Learns what the kernel's way into and out of a fault costs: `touch` faults after `forbid`, and the median of what its time
-    /// exceeds the time charged for it is charged for every fault from now on. Begins the account anew.
+    /// Measures the cost of entering and leaving a fault in the kernel: calls `forbid`, then `touch`, a
+    /// number of times. From then on each fault is charged the median of the time that was not accounted for.
+    /// Restarts the account.
     pub(crate) fn calibrate(&self, threads: &Threads, mut forbid: impl FnMut(), mut touch: impl FnMut()) {
         const TOUCHES: usize = 15;
         let mut unseen: Vec<Duration> = (0..TOUCHES)
@@ -167,7 +174,7 @@ impl Account {
         self.begin();
     }
 
-    /// The node has joined: the account begins.
+    /// Starts the account; called when the node has joined.
     pub(crate) fn begin(&self) {
         self.nanos.iter().for_each(|nanos| nanos.store(0, Relaxed));
         self.tallies.reset();
@@ -180,29 +187,29 @@ impl Account {
         Duration::from_nanos(self.nanos[class as usize].load(Relaxed))
     }
 
-    /// Faults come as events from now on.
+    /// Records that faults arrive as events from now on.
     pub(crate) fn expect_fault_events(&self) {
         self.uses_stall_clocks.store(true, Relaxed);
     }
 
-    /// The calling thread has a place now; in event mode it gets a clock there.
+    /// Gives the calling thread a stall clock at its new place, in event mode.
     pub(crate) fn begin_stalls(&self, place: &Place) {
         if self.uses_stall_clocks.load(Relaxed) {
-            let _signals = SignalsHeld::hold();
+            let _signals = SignalsDeferred::defer();
             *place.stalls() = StallClock::of_this_thread();
         }
     }
 
-    /// An event says that a thread of the program, if it is known, has faulted.
+    /// Records that a fault of this thread was reported by an event. `None` if the thread is unknown.
     pub(crate) fn fault_began(&self, thread: Option<&Place>, class: TimeClass) {
         if let Some(place) = thread {
             self.settle_stalls(place, Some(class));
         }
     }
 
-    /// Its page is there, `served` after the event was read.
+    /// Records that the page of that fault has arrived, `served` after the event was read.
     pub(crate) fn fault_served(&self, thread: Option<&Place>, class: TimeClass, served: Duration) {
-        let _signals = SignalsHeld::hold();
+        let _signals = SignalsDeferred::defer();
         match thread.map(Place::stalls).as_deref_mut() {
             Some(Some(clock)) => clock.note_served(served),
             _ => self.add(class, served),
@@ -210,8 +217,9 @@ impl Account {
     }
 
     fn settle_stalls(&self, place: &Place, begun: Option<TimeClass>) {
-        // A handler of the program's that faulted here would come back to the clock that this thread has locked.
-        let _signals = SignalsHeld::hold();
+        // A signal handler of the program that faulted here would try to lock the clock that its thread has
+        // locked.
+        let _signals = SignalsDeferred::defer();
         if let Some(clock) = place.stalls().as_mut()
             && let Some((class, stalled)) = clock.settle(begun)
         {
@@ -219,12 +227,12 @@ impl Account {
         }
     }
 
-    /// Whether the program's own code has a processor, so that serving takes time from it.
+    /// Returns true if the program's own code uses a processor, so that serving others takes time from it.
     pub(crate) fn is_computing(&self) -> bool {
         self.inside.load(Relaxed) < self.threads
     }
 
-    /// The account as it stands, without what only the launcher is told.
+    /// Returns the current account without the parts that are only reported at the end.
     pub(crate) fn statistics(&self, node: NodeId) -> NodeStatistics {
         let joined = *self.joined.lock().unwrap_or_else(PoisonError::into_inner);
         let wall_s = joined.elapsed().as_secs_f64();
@@ -240,15 +248,15 @@ impl Account {
             serve: seconds(TimeClass::Serve),
             other: seconds(TimeClass::Other),
         };
-        // Serving may run beside the program on another processor, and what a fault costs outside the runtime is an
-        // estimate: together they must not claim more than there was.
+        // Serving may run beside the program on another processor, and the cost of a fault outside the
+        // runtime is an estimate. Their sum must not exceed the time that passed.
         let excess = (time_s.sum() - threads_s).max(0.0);
         time_s.serve = (time_s.serve - excess).max(0.0);
         let claimed = time_s.sum();
         if claimed > threads_s {
             time_s.scale(threads_s / claimed);
         }
-        time_s.compute = (threads_s - time_s.sum()).max(0.0); // else a rounding error may show
+        time_s.compute = (threads_s - time_s.sum()).max(0.0); // a rounding error could make it negative
         let counters = self.tallies.counters();
         NodeStatistics {
             node,
@@ -263,7 +271,7 @@ impl Account {
     }
 }
 
-/// A program thread is inside the runtime until this is dropped.
+/// Marks a program thread as inside the runtime until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Inside<'a> {
     account: &'a Account,
@@ -273,7 +281,7 @@ pub(crate) struct Inside<'a> {
 }
 
 impl Inside<'_> {
-    /// Since when.
+    /// Returns when the thread entered.
     pub(crate) fn since(&self) -> Instant {
         self.since
     }
@@ -285,7 +293,7 @@ impl Drop for Inside<'_> {
         if self.account.uses_stall_clocks.load(Relaxed)
             && let Some(place) = self.threads.my_place()
         {
-            let _signals = SignalsHeld::hold();
+            let _signals = SignalsDeferred::defer();
             if let Some(clock) = place.stalls().as_mut() {
                 clock.restart();
             }

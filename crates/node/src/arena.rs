@@ -1,8 +1,8 @@
-//! A node's own part of the shared address space, handed out by best fit: large blocks, and the spans that small
-//! blocks are cut from.
+//! A node's own part of the shared address space, allocated by best fit. It holds large blocks, and the spans
+//! from which small blocks are cut.
 //!
-//! The book-keeping is private memory of the arena's node: an overrun in shared memory cannot damage it, and neither
-//! allocating nor freeing touches a page.
+//! The bookkeeping is private memory of the arena's node. An overrun in shared memory cannot damage it, and
+//! neither allocating nor freeing touches a page.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -10,23 +10,21 @@ use std::fmt;
 use hiroba_base::NodeId;
 use thiserror::Error;
 
-/// Ranges are multiples of this, and aligned to it: what `malloc` promises for any object.
+/// Ranges are aligned to this and are multiples of it: the alignment that `malloc` guarantees for any object.
 pub(crate) const GRAIN_BYTES: u64 = 16;
 
-/// So many freed large blocks are remembered, to tell whoever frees one again; the oldest are forgotten first.
+/// Number of freed large blocks that are remembered to detect a double free. The oldest is forgotten first.
 const FREED_REMEMBERED: usize = 4096;
 
-/// So many free ranges that are long enough but may lie wrongly for the alignment are tried, before one is taken that is long
-/// enough wherever it lies.
+/// Number of free ranges tried that are long enough but may be misaligned. After that, a range is taken that
+/// is long enough at any alignment.
 const FITS_TRIED: usize = 16;
 
 /// An address that cannot be freed or measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NotABlock {
-    /// Nothing is known about it.
-    #[error(
-        "expected the address of a block that hiroba_malloc gave out and nobody has freed, got 0x{address:x}"
-    )]
+    /// No block is known at the address.
+    #[error("expected the address of a live block from hiroba_malloc, got 0x{address:x}")]
     Unknown {
         /// The address.
         address: u64,
@@ -36,12 +34,12 @@ pub enum NotABlock {
     Freed {
         /// The address.
         address: u64,
-        /// What had been asked for.
+        /// The size that was requested.
         bytes: u64,
-        /// Who freed it.
+        /// The node that freed it.
         by: NodeId,
     },
-    /// It lies inside a block.
+    /// The address lies inside a block.
     #[error(
         "expected the start of a block, got 0x{address:x}, which is {} into the block of {} at 0x{start:x}",
         Counted(*offset),
@@ -52,14 +50,14 @@ pub enum NotABlock {
         address: u64,
         /// Where the block starts.
         start: u64,
-        /// How far from there the address is.
+        /// The offset of the address in the block.
         offset: u64,
-        /// What had been asked for.
+        /// The size that was requested.
         bytes: u64,
     },
 }
 
-/// A number of bytes in words.
+/// Formats a number of bytes with its unit.
 pub(crate) struct Counted(pub(crate) u64);
 
 impl fmt::Display for Counted {
@@ -68,27 +66,27 @@ impl fmt::Display for Counted {
     }
 }
 
-/// A block as given out.
+/// An allocated block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) address: u64,
-    /// The memory is known to be zero.
+    /// True if the memory is known to be zero.
     pub(crate) zeroed: bool,
 }
 
-/// A block and what its user knows of it.
+/// A block as the user knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) start: u64,
-    /// What was asked for.
+    /// The size that was requested.
     pub(crate) bytes: u64,
-    /// Who has freed it, if somebody has.
+    /// The node that freed it, if it was freed.
     pub(crate) freed_by: Option<NodeId>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Lengths {
-    /// What the block occupies.
+    /// The length that the block occupies.
     usable: u64,
     asked: u64,
 }
@@ -99,18 +97,18 @@ struct Freed {
     by: NodeId,
 }
 
-/// Best fit over free ranges, joined with their neighbours when freed.
+/// A best-fit allocator. Adjacent free ranges are merged.
 #[derive(Debug)]
 pub(crate) struct Arena {
     /// Free ranges: start → end.
     free: BTreeMap<u64, u64>,
-    /// The same by length, for best fit.
+    /// The same ranges by length, for best fit.
     by_length: BTreeSet<(u64, u64)>,
     blocks: BTreeMap<u64, Lengths>,
     freed: BTreeMap<u64, Freed>,
-    /// The keys of `freed`, oldest first; some may be gone from it.
+    /// The keys of `freed`, oldest first. Some may have been removed from `freed`.
     freed_order: VecDeque<u64>,
-    /// No range ever reached this address: memory from here on is still zero.
+    /// No range has ever reached this address: memory from here on is still zero.
     untouched_from: u64,
 }
 
@@ -128,15 +126,15 @@ impl Arena {
         arena
     }
 
-    /// A block for `asked` bytes that occupies `usable` (no fewer, and a multiple of the grain), at a multiple of `align`
-    /// (a power of two); `None` when there is no room.
+    /// Allocates a block for `asked` bytes that occupies `usable` bytes (at least `asked`, and a multiple of
+    /// the grain), aligned to `align` (a power of two). Returns `None` when there is no room.
     pub(crate) fn allocate(&mut self, asked: u64, usable: u64, align: u64) -> Option<Block> {
         let block = self.take(usable, align)?;
         self.blocks.insert(block.address, Lengths { usable, asked });
         Some(block)
     }
 
-    /// A range that is nobody's block. `bytes` is a multiple of the grain.
+    /// Takes a range without recording it as a block. `bytes` is a multiple of the grain.
     pub(crate) fn take(&mut self, bytes: u64, align: u64) -> Option<Block> {
         let align = align.max(GRAIN_BYTES);
         let (start, address) = self.find(bytes, align)?;
@@ -150,7 +148,7 @@ impl Arena {
         Some(Block { address, zeroed })
     }
 
-    /// The free range to cut from, and where.
+    /// Finds the free range to cut from, and the address in it.
     fn find(&self, bytes: u64, align: u64) -> Option<(u64, u64)> {
         let fits = |&(_, start): &(u64, u64)| {
             let address = start.checked_next_multiple_of(align)?;
@@ -163,7 +161,7 @@ impl Arena {
             .take(FITS_TRIED)
             .find_map(fits)
             .or_else(|| self.by_length.range((long_enough_anywhere, 0)..).find_map(fits))
-            // Memory is short: now every range counts.
+            // Memory is short: try every range that is long enough.
             .or_else(|| self.by_length.range((bytes, 0)..(long_enough_anywhere, 0)).find_map(fits))
     }
 
@@ -177,12 +175,13 @@ impl Arena {
         }
     }
 
-    /// The usable length of a block.
+    /// Returns the usable length of a block.
     pub(crate) fn length_of(&self, address: u64) -> Result<u64, NotABlock> {
         self.blocks.get(&address).map(|lengths| lengths.usable).ok_or_else(|| self.why_not(address))
     }
 
-    /// The block is used for `bytes` bytes from now on; false when they do not fit, or nearly all of it would lie idle.
+    /// Changes the requested size of a block. Returns false if the bytes do not fit, or if more than half of
+    /// the block would be unused.
     pub(crate) fn resize(&mut self, address: u64, bytes: u64) -> Result<bool, NotABlock> {
         let Some(lengths) = self.blocks.get_mut(&address) else { return Err(self.why_not(address)) };
         let fits = (lengths.usable / 2..=lengths.usable).contains(&bytes);
@@ -192,7 +191,7 @@ impl Arena {
         Ok(fits)
     }
 
-    /// Takes a block back from node `by`.
+    /// Frees a block on behalf of node `by`.
     pub(crate) fn free(&mut self, address: u64, by: NodeId) -> Result<(), NotABlock> {
         let Some(lengths) = self.blocks.remove(&address) else { return Err(self.why_not(address)) };
         if self.freed_order.len() == FREED_REMEMBERED
@@ -206,7 +205,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Takes a range back.
+    /// Returns a range to the free ranges.
     pub(crate) fn give(&mut self, mut start: u64, mut end: u64) {
         if let Some((&left, &left_end)) = self.free.range(..start).next_back()
             && left_end == start
@@ -232,8 +231,8 @@ impl Arena {
         }
     }
 
-    /// Blocks around an address: the one that holds it or ends before it, and the one that begins behind it; and a
-    /// freed one that held it.
+    /// Returns the blocks around an address: the one that contains it or ends before it, the next one after
+    /// it, and a freed one that contained it.
     pub(crate) fn around(&self, address: u64) -> impl Iterator<Item = Known> {
         let live =
             |(&start, lengths): (&u64, &Lengths)| Known { start, bytes: lengths.asked, freed_by: None };
@@ -249,7 +248,7 @@ impl Arena {
         [left, right, freed].into_iter().flatten()
     }
 
-    /// What is free, in order: for tests.
+    /// The free ranges in order, for tests.
     #[cfg(test)]
     pub(crate) fn free_ranges(&self) -> Vec<(u64, u64)> {
         self.free.iter().map(|(&start, &end)| (start, end)).collect()

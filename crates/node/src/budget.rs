@@ -1,8 +1,13 @@
-//! A node's budget of memory for shared pages (`--memory-limit`): which copies leave when it is exceeded.
+//! A node's memory budget for shared pages (`--memory-limit`): chooses which pages leave when it is exceeded.
 //!
-//! Frames and twins count. What leaves are copies of other nodes' pages; a replacement policy chooses among
-//! them. It hears of a copy when it comes, and that it was used when it comes again or when the kernel has
-//! noted a store to it, which releases ask for anyway: so its knowledge costs nothing.
+//! Frames and twins count. Pages that can leave are copies of other nodes' pages and, where there is a disk
+//! for them (`--swap`), pages homed here. Each kind has a replacement policy. The policy is informed when a
+//! page arrives, and of its use when it arrives again, when it is given to the program, or when the kernel
+//! has noted a store to it. Releases query those stores anyway, so the policy's information costs nothing.
+//!
+//! Copies leave first: they can be fetched again without a disk, and nothing is written for them. But they
+//! keep a part of the budget as long as home pages can leave. Otherwise a node with room for only a few
+//! copies would fetch them over and over.
 
 use std::collections::VecDeque;
 
@@ -10,32 +15,86 @@ use hiroba_base::PageId;
 use hiroba_paging::{Policy, PolicyKind};
 use rustc_hash::FxHashSet;
 
-/// The latest copies stay: a thread may have waited for one of them, and is yet to come back from its fault.
+/// Number of latest pages that stay: a thread that waited for one may not have returned from its fault yet.
 const LATEST_STAY: usize = 32;
 
-/// Copies that leave in one go: then memory is looked at again.
+/// Number of pages that leave in one round; then resident memory is measured again.
 const LEAVERS_MAX: u64 = 64;
 
-/// Once exceeded, the budget is kept by this part of it more, so that not every copy that comes makes one
-/// leave.
+/// Once exceeded, the budget is undercut by this fraction, so that not every arriving page evicts one.
 const SLACK_PART: u64 = 64;
 
-/// The user is told of an excess of this part of the budget.
+/// The user is warned of an excess of this fraction of the budget.
 const TOLD_FROM_PART: u64 = 8;
 
-/// The budget, and what is known of the copies that it is spent on.
+/// After this many rounds in which no page left, eviction of home pages stops. Until then, regions under
+/// other protocols may have pages that can leave.
+const VAIN_ROUNDS_MAX: u32 = 8;
+
+/// Copies that take less than this fraction of the budget stay as long as home pages can leave.
+const COPIES_KEEP_PART: u64 = 8;
+
+/// The budget, and the pages that count against it.
 pub(crate) struct Budget {
     pub(crate) limit_bytes: u64,
-    /// Of most pages; with their twins they take up to twice as much.
+    /// The size of most pages. With their twins they take up to twice as much.
     page_bytes: u64,
-    policy: Box<dyn Policy>,
-    /// All copies, those that are leaving included.
-    copies: FxHashSet<PageId>,
-    /// Copies that the policy has let go, and that are still here.
-    leaving: FxHashSet<PageId>,
+    copies: Kind,
+    /// Pages homed here, if they may leave.
+    homes: Option<Kind>,
     latest: VecDeque<PageId>,
-    /// So much was left when nothing more would leave: until there is more, nobody tries again.
+    /// Resident bytes when no more pages could leave. Eviction is not tried again below this.
     stuck_bytes: u64,
+    /// Number of successive rounds in which no chosen page left.
+    vain_rounds: u32,
+    /// True until memory is measured again: no more home pages leave.
+    homes_stay: bool,
+}
+
+/// The resident pages of one kind.
+struct Kind {
+    policy: Box<dyn Policy>,
+    /// All of them, including those that are leaving.
+    pages: FxHashSet<PageId>,
+    /// Pages that the policy has evicted and that are still resident.
+    leaving: FxHashSet<PageId>,
+}
+
+impl Kind {
+    fn new(kind: PolicyKind) -> Kind {
+        Kind { policy: kind.make(), pages: FxHashSet::default(), leaving: FxHashSet::default() }
+    }
+
+    fn note_come(&mut self, page: PageId) {
+        if self.pages.insert(page) {
+            self.policy.admit(page);
+        } else {
+            self.policy.reference(page);
+        }
+    }
+
+    fn note_left(&mut self, page: PageId) {
+        if self.pages.remove(&page) && !self.leaving.remove(&page) {
+            self.policy.forget(page);
+        }
+    }
+
+    /// Adds up to `count` pages to evict to `leavers`.
+    fn choose(&mut self, count: u64, latest: &VecDeque<PageId>, leavers: &mut Vec<PageId>) {
+        for _ in 0..count {
+            let Some(page) = self.policy.evict(&mut |page| !latest.contains(&page)) else { break };
+            self.leaving.insert(page);
+            leavers.push(page);
+        }
+    }
+
+    /// Readmits the pages that were to leave and did not. Returns their number.
+    fn end_round(&mut self) -> usize {
+        let stay: Vec<PageId> = self.leaving.drain().collect();
+        let count = stay.len();
+        stay.into_iter().for_each(|page| self.policy.admit(page));
+        count
+    }
 }
 
 impl Budget {
@@ -43,73 +102,113 @@ impl Budget {
         Budget {
             limit_bytes,
             page_bytes,
-            policy: kind.make(),
-            copies: FxHashSet::default(),
-            leaving: FxHashSet::default(),
+            copies: Kind::new(kind),
+            homes: None,
             latest: VecDeque::with_capacity(LATEST_STAY),
             stuck_bytes: 0,
+            vain_rounds: 0,
+            homes_stay: false,
         }
     }
 
-    /// A copy has come.
+    /// Lets pages homed here leave, too.
+    pub(crate) fn with_swap(self, kind: PolicyKind) -> Budget {
+        Budget { homes: Some(Kind::new(kind)), ..self }
+    }
+
+    /// Returns true if pages homed here may leave.
+    pub(crate) fn has_swap(&self) -> bool {
+        self.homes.is_some()
+    }
+
+    /// Records that a copy has arrived.
     pub(crate) fn note_copy(&mut self, page: PageId) {
+        self.note_latest(page);
+        self.copies.note_come(page);
+    }
+
+    /// Records that a page got a frame or was given to the program. A page that is not a copy is homed here.
+    pub(crate) fn note_home(&mut self, page: PageId) {
+        if !self.copies.pages.contains(&page)
+            && let Some(homes) = &mut self.homes
+        {
+            homes.note_come(page);
+        }
+    }
+
+    /// Records that a thread waits for a page, or has just waited.
+    pub(crate) fn note_latest(&mut self, page: PageId) {
         if self.latest.len() == LATEST_STAY {
             self.latest.pop_front();
         }
         self.latest.push_back(page);
-        if self.copies.insert(page) {
-            self.policy.admit(page);
-        } else {
-            self.policy.reference(page);
-        }
     }
 
-    /// The program has stored to a page, which may be a copy.
+    /// Records that the program has stored to a page.
     pub(crate) fn note_store(&mut self, page: PageId) {
-        self.policy.reference(page);
-    }
-
-    /// The copy has left.
-    pub(crate) fn note_left(&mut self, page: PageId) {
-        self.copies.remove(&page);
-        if !self.leaving.remove(&page) {
-            self.policy.forget(page);
+        match &mut self.homes {
+            Some(homes) if homes.pages.contains(&page) => homes.policy.reference(page),
+            _ => self.copies.policy.reference(page),
         }
     }
 
-    /// Whether copies should leave. Where this node's own pages take more than the budget, or all copies
-    /// are in use, it is exceeded without end, and this is not.
+    /// Records that a page has left.
+    pub(crate) fn note_left(&mut self, page: PageId) {
+        self.copies.note_left(page);
+        if let Some(homes) = &mut self.homes {
+            homes.note_left(page);
+        }
+    }
+
+    /// Returns true if pages should leave. Returns false while the budget is exceeded only by pages that must
+    /// stay.
     pub(crate) fn is_exceeded(&self, resident_bytes: u64) -> bool {
         resident_bytes > self.limit_bytes.max(self.stuck_bytes)
     }
 
-    /// The next copies to leave; none when there is room enough, or no copy that may leave.
+    /// Returns the next pages to evict; none when there is room enough, or when no page may leave.
     pub(crate) fn choose(&mut self, resident_bytes: u64) -> Vec<PageId> {
         let wanted = self.limit_bytes - self.limit_bytes / SLACK_PART;
         let excess = resident_bytes.saturating_sub(wanted).div_ceil(self.page_bytes).min(LEAVERS_MAX);
-        let Budget { policy, latest, leaving, .. } = self;
+        let Budget { copies, homes, latest, .. } = self;
         let mut leavers = Vec::new();
-        for _ in 0..excess {
-            let Some(page) = policy.evict(&mut |page| !latest.contains(&page)) else { break };
-            leaving.insert(page);
-            leavers.push(page);
+        let Some(homes) = homes else {
+            copies.choose(excess, latest, &mut leavers);
+            return leavers;
+        };
+        let kept = self.limit_bytes / self.page_bytes / COPIES_KEEP_PART;
+        let spare = (copies.pages.len() as u64).saturating_sub(kept);
+        copies.choose(excess.min(spare), latest, &mut leavers);
+        if !self.homes_stay {
+            homes.choose(excess - leavers.len() as u64, latest, &mut leavers);
         }
+        let rest = excess - leavers.len() as u64;
+        copies.choose(rest, latest, &mut leavers);
         leavers
     }
 
-    /// Those that were chosen have left as far as they could; whether any has.
+    /// Ends a round after the chosen pages have left as far as possible. Returns true if another round may
+    /// help.
     pub(crate) fn end_round(&mut self, chosen: usize) -> bool {
-        let stay: Vec<PageId> = self.leaving.drain().collect();
-        let have_left = stay.len() < chosen;
-        stay.into_iter().for_each(|page| self.policy.admit(page));
-        have_left
+        let homes = self.homes.as_mut().map_or(0, Kind::end_round);
+        let stay = self.copies.end_round() + homes;
+        let have_left = stay < chosen;
+        self.vain_rounds = if have_left { 0 } else { self.vain_rounds + 1 };
+        self.homes_stay |= self.vain_rounds == VAIN_ROUNDS_MAX;
+        have_left || homes > 0
     }
 
-    /// Notes that no more copies will leave now. Returns whether the node exceeds its budget by so much that
-    /// the user should know. Pages on their way exceed it a little for a moment.
+    /// Records that nothing can be written to the disk at the moment.
+    pub(crate) fn note_swap_failure(&mut self) {
+        self.homes_stay = true;
+    }
+
+    /// Records that no more pages will leave now. Returns true if the node exceeds its budget so much that
+    /// the user should know; pages in transit exceed it a little for a moment.
     pub(crate) fn end(&mut self, resident_bytes: u64) -> bool {
         let is_above = resident_bytes > self.limit_bytes;
         self.stuck_bytes = if is_above { resident_bytes } else { 0 };
+        (self.vain_rounds, self.homes_stay) = (0, false);
         resident_bytes > self.limit_bytes + self.limit_bytes / TOLD_FROM_PART
     }
 }
@@ -146,5 +245,74 @@ mod tests {
         assert!(budget.end(99 * 4096));
         assert!(!budget.is_exceeded(99 * 4096) && budget.is_exceeded(100 * 4096));
         assert!(!budget.end(10 * 4096) && budget.is_exceeded(65 * 4096));
+    }
+
+    fn budget_with_swap(pages: u64) -> Budget {
+        budget_of(pages).with_swap(PolicyKind::Fifo)
+    }
+
+    #[test]
+    fn home_pages_leave_when_copies_do_not_suffice() {
+        let mut budget = budget_with_swap(640);
+        (0..100).for_each(|page| budget.note_copy(PageId(page)));
+        (1000..1600).for_each(|page| budget.note_home(PageId(page)));
+        // A copy does not become a home page by getting a frame.
+        budget.note_home(PageId(0));
+        let leavers = budget.choose(700 * 4096);
+        let copies: Vec<PageId> = (0..20).map(PageId).collect();
+        assert_eq!(leavers[..20], copies, "copies leave first, but an eighth of the budget stays theirs");
+        assert_eq!(leavers[20..], (1000..1044).map(PageId).collect::<Vec<_>>());
+        leavers.iter().for_each(|page| budget.note_left(*page));
+        assert!(budget.end_round(leavers.len()));
+        budget.note_latest(PageId(1044));
+        assert_eq!(
+            budget.choose(700 * 4096)[..2],
+            [PageId(1045), PageId(1046)],
+            "a thread waits for the oldest"
+        );
+    }
+
+    #[test]
+    fn copies_leave_when_the_disk_takes_nothing() {
+        let mut budget = budget_with_swap(640);
+        (0..100).for_each(|page| budget.note_copy(PageId(page)));
+        (1000..1600).for_each(|page| budget.note_home(PageId(page)));
+        let leavers = budget.choose(700 * 4096);
+        budget.note_swap_failure();
+        leavers.iter().filter(|page| page.0 < 1000).for_each(|page| budget.note_left(*page));
+        assert!(budget.end_round(leavers.len()));
+        let mut rounds = 0;
+        loop {
+            let leavers = budget.choose(700 * 4096);
+            assert!(leavers.iter().all(|page| page.0 < 1000), "{leavers:?}");
+            leavers.iter().for_each(|page| budget.note_left(*page));
+            rounds += 1;
+            if leavers.is_empty() || !budget.end_round(leavers.len()) {
+                break;
+            }
+        }
+        assert_eq!((rounds, budget.copies.pages.len()), (2, LATEST_STAY));
+        assert!(!budget.end(650 * 4096));
+        assert!(budget.choose(700 * 4096).iter().any(|page| page.0 >= 1000), "it may take something later");
+    }
+
+    #[test]
+    fn home_pages_that_must_stay_are_not_tried_for_ever() {
+        let mut budget = budget_with_swap(640);
+        (1000..9000).for_each(|page| budget.note_home(PageId(page)));
+        let mut rounds = 0;
+        loop {
+            let leavers = budget.choose(9000 * 4096);
+            if leavers.is_empty() || !budget.end_round(leavers.len()) {
+                break;
+            }
+            rounds += 1;
+        }
+        assert_eq!(rounds, VAIN_ROUNDS_MAX);
+        assert!(budget.end(9000 * 4096) && !budget.is_exceeded(9000 * 4096));
+        // The next ones chosen are different pages.
+        assert!(
+            budget.choose(9001 * 4096).iter().all(|page| page.0 >= 1000 + 64 * u64::from(VAIN_ROUNDS_MAX))
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Where the program called: the faces note it, reports of waits and races name it.
+//! The place in the program that called the library. The faces note it; reports of waits and races name it.
 
 use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
@@ -18,17 +18,18 @@ pub fn note(site: usize) {
     SITE.set(site);
 }
 
-/// The last one noted on this thread, 0 when there is none.
+/// Returns the last site noted on this thread, 0 if there is none.
 pub(crate) fn noted() -> usize {
     SITE.get()
 }
 
-/// The site as its module's debug information counts. A return address is behind the call: the call itself is meant.
+/// Returns the site as an offset that the module's debug information uses. A return address points after the
+/// call, so the byte before it is looked up.
 pub(crate) fn of_return_address(address: usize) -> Option<CodeSite> {
     of_instruction(address.checked_sub(1)?)
 }
 
-/// The site of an instruction.
+/// Returns the site of an instruction.
 pub(crate) fn of_instruction(address: usize) -> Option<CodeSite> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let piece = pieces(&maps).find(|piece| piece.range.contains(&address))?;
@@ -36,9 +37,9 @@ pub(crate) fn of_instruction(address: usize) -> Option<CodeSite> {
     Some(CodeSite { module: piece.module.to_owned(), offset: address.wrapping_sub(bias) as u64 })
 }
 
-/// Of the calls that lead to an instruction which a signal has interrupted, the innermost one that the
-/// program's executable makes: for the signal's handler, and `None` where the instruction is in the
-/// executable itself.
+/// Returns the innermost call in the program's executable that leads to an instruction which a signal has
+/// interrupted. Call it from the signal's handler. Returns `None` where the instruction is in the executable
+/// itself.
 pub(crate) fn of_caller_in_program(interrupted: usize) -> Option<CodeSite> {
     let executable = std::fs::read_link("/proc/self/exe").ok()?;
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
@@ -58,15 +59,15 @@ pub(crate) fn of_caller_in_program(interrupted: usize) -> Option<CodeSite> {
     of_instruction(caller?)
 }
 
-/// A stretch of memory that holds a piece of a module's file.
+/// An address range that maps a piece of a module's file.
 struct Piece<'a> {
     range: Range<usize>,
     module: &'a str,
-    /// Where the module's first piece begins.
+    /// The start of the module's first piece.
     module_start: usize,
 }
 
-/// The pieces of modules in `/proc/self/maps`.
+/// Iterates over the pieces of modules in `/proc/self/maps`.
 fn pieces(maps: &str) -> impl Iterator<Item = Piece<'_>> {
     let mut first_of_module: Option<(usize, &str)> = None;
     maps.lines().filter_map(move |line| {
@@ -81,7 +82,7 @@ fn pieces(maps: &str) -> impl Iterator<Item = Piece<'_>> {
     })
 }
 
-/// The address at which the module's first segment was linked to begin.
+/// Returns the link-time address of the module's first segment.
 fn link_address(module: &str) -> Option<usize> {
     let bytes = std::fs::read(module).ok()?;
     let file = object::File::parse(&*bytes).ok()?;

@@ -19,41 +19,41 @@ use zeroize::Zeroizing;
 
 use crate::NodeError;
 
-/// The socket that this process made for the launcher and itself.
+/// The socket pair's end that this process keeps; the launcher has the other.
 #[derive(Debug)]
 pub(crate) struct ControlChannel {
     socket: OwnedFd,
 }
 
-/// The descriptors that came with the job, in the order of [`hiroba_wire::control::Descriptors`].
+/// The descriptors that arrived with the job, in the order of [`hiroba_wire::control::Descriptors`].
 #[derive(Debug)]
 pub(crate) struct Passed(IntoIter<OwnedFd>);
 
 impl Passed {
-    /// The next so many; all have been counted.
+    /// Takes the next `count` descriptors; the caller has checked that they are there.
     pub(crate) fn take(&mut self, count: u16) -> Vec<OwnedFd> {
         self.0.by_ref().take(usize::from(count)).collect()
     }
 
-    /// The next one, if it came.
+    /// Takes the next descriptor, if it came.
     pub(crate) fn next_if(&mut self, came: bool) -> Option<OwnedFd> {
         if came { self.0.next() } else { None }
     }
 }
 
 impl ControlChannel {
-    /// Says hello at the door that the environment names, with one end of a new channel; `None` when the process was not
-    /// started by `hiroba run`.
+    /// Sends one end of a new channel to the launcher's socket that the environment names. Returns `None` if
+    /// the process was not started by `hiroba run`.
     pub(crate) fn open() -> Result<Option<ControlChannel>, NodeError> {
         let Some(descriptor) = std::env::var_os(CONTROL_FD_VARIABLE) else { return Ok(None) };
         let descriptor = descriptor.to_string_lossy().into_owned();
         let bad = |source| NodeError::Control { descriptor: descriptor.clone(), source };
         let number: i32 = descriptor.parse().map_err(|_| bad(io::ErrorKind::InvalidInput.into()))?;
-        // SAFETY: a number is looked at, nothing is taken over yet; F_GETFD has no memory operands.
+        // SAFETY: F_GETFD only queries the number and has no memory operands.
         if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
             return Err(bad(io::Error::last_os_error()));
         }
-        // SAFETY: the descriptor is open, and nobody else closes it during this function.
+        // SAFETY: the descriptor is open, and no other code closes it during this function.
         let door = unsafe { BorrowedFd::borrow_raw(number) };
         // A program that was executed later may have opened a file of its own under that number.
         match (sockopt::socket_domain(door), sockopt::socket_type(door)) {
@@ -68,16 +68,18 @@ impl ControlChannel {
         let (ours, theirs) = pair.map_err(NodeError::system("making a channel to the launcher"))?;
         match say_hello(&door, theirs) {
             Ok(()) => Ok(Some(ControlChannel { socket: ours })),
-            // The launcher closes the door behind the first.
+            // The launcher closes the socket after the first hello.
             Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(NodeError::NotFirst),
             Err(errno) => Err(bad(errno.into())),
         }
     }
 
-    /// The job, and the descriptors that come with it.
+    /// Receives the job and its descriptors.
     ///
-    /// # Errors When this library is of another build than the launcher, or the launcher has let in another
-    /// process of this node before.
+    /// # Errors
+    ///
+    /// Fails if this library is of another build than the launcher, or if another process of this node has
+    /// joined before.
     pub(crate) fn receive_job(&self) -> Result<(Box<JobDescription>, Passed), NodeError> {
         let mut buffer = Zeroizing::new(vec![0; CONTROL_MESSAGE_BYTES_MAX]);
         let mut passed = Vec::new();
@@ -123,7 +125,7 @@ impl ControlChannel {
         Ok(if length == 0 { None } else { Some(decode(&buffer[..length])?) })
     }
 
-    /// Waits for the launcher's next word; `None` when it is gone.
+    /// Waits for the launcher's next message. Returns `None` when the launcher is gone.
     pub(crate) fn receive(&self) -> Result<Option<ToNode>, NodeError> {
         let mut buffer = vec![0; CONTROL_MESSAGE_BYTES_MAX];
         loop {
@@ -137,7 +139,8 @@ impl ControlChannel {
         }
     }
 
-    /// Tells the launcher something. A launcher that is gone is noticed by whoever reads.
+    /// Sends a message to the launcher. Errors are ignored: the reading side notices when the launcher is
+    /// gone.
     pub(crate) fn send(&self, message: &ToLauncher) {
         let bytes = encode(message);
         while let Err(Errno::INTR) = send(&self.socket, &bytes, SendFlags::NOSIGNAL) {}

@@ -1,15 +1,15 @@
-//! How much a node's threads got of the processor time that they could have used.
+//! The share of processor time that a node's threads got, out of what they could have used.
 //!
-//! The kernel counts for every thread how long it ran, and how long it could have run but waited for a
-//! processor (`/proc/PID/task/TID/schedstat`, Documentation/scheduler/sched-stats.rst). A thread that sleeps
-//! does neither, and one that waits awake runs, so a share below one means that others had the processor:
-//! another program, or other threads of the job.
+//! For every thread the kernel counts how long it ran, and how long it was runnable but waited for a
+//! processor (`/proc/PID/task/TID/schedstat`, Documentation/scheduler/sched-stats.rst). A sleeping thread
+//! adds to neither, and a thread that waits awake runs. A share below one therefore means that others had the
+//! processor: another program, or other threads of the job.
 //!
-//! Which of the two it was tells the time that the node's processors were busy at all (`/proc/stat`,
-//! proc_stat(5)): what of it the node's own threads did not use, others did.
+//! The time that the node's processors were busy in all distinguishes the two cases (`/proc/stat`,
+//! proc_stat(5)): the part that the node's own threads did not use was used by others.
 //!
-//! The counts of a thread are gone when it has ended. So a thread that the runtime knows is counted as it
-//! ends; one that never called the runtime and ended before the account was made is left out.
+//! The kernel drops a thread's counts when it ends. A thread that the runtime knows is therefore counted as
+//! it ends. A thread that never called the runtime and ended before the account was made is left out.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -19,11 +19,11 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::threads::THREADS_MAX;
 
-/// What the kernel counts of a thread, in nanoseconds.
+/// The kernel's counts for a thread, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Times {
     ran: u64,
-    /// It could have run, and waited for a processor.
+    /// Time in which it was runnable and waited for a processor.
     waited: u64,
 }
 
@@ -31,18 +31,18 @@ struct Times {
 #[derive(Debug, Default)]
 struct Counted {
     sum: Times,
-    /// What of each thread is in the sum already, or was there before the account began.
+    /// The part of each thread's times that is in the sum already, or precedes the account.
     of_each: BTreeMap<u32, Times>,
     began: Option<Began>,
 }
 
-/// How the account began.
+/// The state when the account began.
 #[derive(Debug)]
 struct Began {
     at: Instant,
     /// The processors that the calling thread might use.
     processors: CpuSet,
-    /// For how long they had been busy.
+    /// How long they had been busy.
     busy: Duration,
 }
 
@@ -53,7 +53,7 @@ pub struct CoreShare {
 }
 
 impl CoreShare {
-    /// The account begins now.
+    /// Starts the account.
     pub fn begin(&self) {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         counted.look(threads());
@@ -61,27 +61,27 @@ impl CoreShare {
         counted.began = Began::now();
     }
 
-    /// The calling thread ends.
+    /// Counts the calling thread, which is about to end.
     pub fn note_end_of_mine(&self) {
         let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let Some(times) = read(&format!("self/task/{tid}")) else { return };
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         counted.take(tid, times);
-        // Threads that have ended are forgotten only by a look at all.
+        // Only a look at all threads forgets those that have ended.
         if counted.of_each.len() > THREADS_MAX {
             counted.look(threads());
         }
     }
 
-    /// Time running over time running or waiting for a processor; `None` where the kernel does not count it.
+    /// Returns running time over running plus waiting time; `None` where the kernel does not count it.
     pub fn share(&self) -> Option<f64> {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         counted.look(threads());
         counted.share()
     }
 
-    /// The part of the processors' time that other processes had since the account began; `None` where the
-    /// kernel does not tell.
+    /// Returns the fraction of the processors' time that other processes used since the account began; `None`
+    /// where the kernel does not report it.
     pub fn of_others(&self) -> Option<f64> {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         counted.look(threads());
@@ -103,8 +103,8 @@ fn proc_stat() -> Option<String> {
     std::fs::read_to_string("/proc/stat").ok()
 }
 
-/// For how long some processors have been busy, all together: all but idle time and time in which they wait
-/// for a disc. What a hypervisor took of them is busy time, too.
+/// Returns the summed busy time of the given processors: all but idle time and IO wait. Time that a
+/// hypervisor took from them counts as busy.
 fn busy(proc_stat: &str, processors: &CpuSet) -> Option<Duration> {
     const BUSY_FIELDS: [usize; 6] = [0, 1, 2, 5, 6, 7];
     let of_line = |line: &str| {
@@ -121,14 +121,15 @@ fn busy(proc_stat: &str, processors: &CpuSet) -> Option<Duration> {
         .then(|| Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
 
-/// What of a time the processors were busy for others than those that ran for so long.
+/// Returns the fraction of `whole` in which the processors were busy for threads other than those that ran
+/// for `ran`.
 fn part_of_others(busy: Duration, ran: Duration, whole: Duration) -> Option<f64> {
     let part = busy.saturating_sub(ran).as_secs_f64() / whole.as_secs_f64();
     (busy > Duration::ZERO && part.is_finite()).then(|| part.min(1.0))
 }
 
 impl Counted {
-    /// Takes in what the threads have had since they were looked at last, and forgets those that are gone.
+    /// Adds what the threads have used since the last look, and forgets those that are gone.
     fn look(&mut self, threads: Vec<(u32, Times)>) {
         for (tid, times) in &threads {
             self.take(*tid, *times);
@@ -138,7 +139,7 @@ impl Counted {
 
     fn take(&mut self, tid: u32, times: Times) {
         let before = self.of_each.insert(tid, times).unwrap_or_default();
-        // A thread that has had less than one of this number before is another.
+        // A count that went down belongs to a new thread with the same number.
         let before = if times.ran < before.ran { Times::default() } else { before };
         self.sum.ran += times.ran - before.ran;
         self.sum.waited += times.waited.saturating_sub(before.waited);
@@ -151,25 +152,25 @@ impl Counted {
 
 impl Times {
     fn share(self) -> Option<f64> {
-        // A kernel that does not count says nothing, or zero.
+        // A kernel that does not count reports nothing, or zero.
         (self.ran > 0).then(|| self.ran as f64 / (self.ran as f64 + self.waited as f64))
     }
 }
 
-/// The same of another process's first thread, from its start to now. It may have ended, as long as nobody
-/// has waited for it.
+/// Returns the share of another process's first thread from its start to now. The process may have ended, if
+/// it was not waited for yet.
 pub fn core_share_of(pid: i32) -> Option<f64> {
     read(&pid.to_string())?.share()
 }
 
-/// The times of all threads of this process.
+/// Reads the times of all threads of this process.
 fn threads() -> Vec<(u32, Times)> {
     let entries = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let tids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     tids.filter_map(|tid| Some((tid, read(&format!("self/task/{tid}"))?))).collect()
 }
 
-/// Of the thread or process that `/proc` has under this name.
+/// Reads the times of the thread or process under this name in `/proc`.
 fn read(name: &str) -> Option<Times> {
     parse(&std::fs::read_to_string(format!("/proc/{name}/schedstat")).ok()?)
 }
@@ -209,8 +210,8 @@ mod tests {
     fn threads_that_have_ended_count_once() {
         let mut counted = Counted::default();
         counted.look(vec![(7, times(100, 0)), (8, times(100, 0))]);
-        counted.take(8, times(500, 300)); // says at its end what it had
-        counted.look(vec![(7, times(100, 0)), (8, times(501, 300))]); // and is still there for a moment
+        counted.take(8, times(500, 300)); // counted as it ends
+        counted.look(vec![(7, times(100, 0)), (8, times(501, 300))]); // still visible for a moment
         counted.look(vec![(7, times(100, 0))]);
         assert_eq!(counted.sum, times(601, 300));
         counted.look(vec![(7, times(100, 0)), (8, times(40, 60))]);
@@ -255,7 +256,8 @@ mod tests {
         if read("thread-self").is_none_or(|times| times.ran == 0) {
             return; // this kernel does not count
         }
-        // The kernel brings its count of a running thread up to date at its ticks, and when the thread leaves its processor.
+        // The kernel updates its count of a running thread at its ticks, and when the thread leaves its
+        // processor.
         let ran = || read("thread-self").map_or(0, |times| times.ran);
         let spin = || {
             let before = ran();

@@ -9,23 +9,23 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum NodeError {
     /// `hiroba_init` was called twice.
-    #[error("expected one hiroba_init a process, got a second one")]
+    #[error("expected one hiroba_init per process, got a second one")]
     AlreadyJoined,
     /// The process is a child of a node.
     #[error(
-        "expected the process that hiroba run started, got a child that it forked; a child is no part of the job"
+        "expected the process that hiroba run started, got a child that it forked; a child is not part of the job"
     )]
     Forked,
     /// An earlier program of this node has had the job.
     #[error(
-        "expected one program a node that calls hiroba_init, got a second one, unless the launcher has just ended; run each \
+        "expected one program per node that calls hiroba_init, got a second one, unless the launcher has just ended; run each \
          under a `hiroba run` of its own"
     )]
     NotFirst,
     /// The program is set-user-ID, set-group-ID or has capabilities.
     #[error(
         "expected a program with no more rights than its user's, got one that is set-user-ID, set-group-ID or has file \
-         capabilities; whoever starts a job controls all of its nodes: take the bits or capabilities from it ('chmod ug-s', \
+         capabilities; the user who starts a job controls all of its nodes: remove the bits or capabilities ('chmod ug-s', \
          'setcap -r')"
     )]
     Privileged,
@@ -35,9 +35,9 @@ pub enum NodeError {
          (RLIMIT_NOFILE) before hiroba_init?"
     )]
     Descriptors {
-        /// How many were announced.
+        /// The number announced.
         expected: usize,
-        /// How many came.
+        /// The number received.
         got: usize,
     },
     /// The launcher's channel is named but unusable.
@@ -45,12 +45,12 @@ pub enum NodeError {
         "expected the launcher's channel on descriptor {descriptor}: {source}; was it closed before hiroba_init?"
     )]
     Control {
-        /// The descriptor's number, as the environment has it.
+        /// The descriptor's number from the environment.
         descriptor: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The launcher says something else than it should.
+    /// The launcher sent something unexpected.
     #[error(transparent)]
     Wire(#[from] WireError),
     /// Library and launcher are of different versions.
@@ -59,77 +59,75 @@ pub enum NodeError {
          that `hiroba cc`, or run it with the `hiroba` whose libhiroba.so it loads"
     )]
     Version {
-        /// The library's.
+        /// The library's version.
         ours: String,
-        /// The launcher's.
+        /// The launcher's version.
         theirs: String,
     },
-    /// Library and launcher are of one version, but built from different sources.
+    /// Library and launcher have the same version, but were built from different sources.
     #[error(
         "expected a launcher of the build of this program's libhiroba, {ours}, got one of build {theirs}; build hiroba and \
          libhiroba.so from the same sources ('cargo build --release') and the program again with that `hiroba cc`"
     )]
     Build {
-        /// The library's.
+        /// The library's build.
         ours: &'static str,
-        /// The launcher's.
+        /// The launcher's build.
         theirs: String,
     },
-    /// The job's messages bear no seal.
-    #[error(
-        "expected a job whose messages are sealed, got one without seals; only 'hiroba bench' measures in those"
-    )]
+    /// The job's messages are not sealed.
+    #[error("expected a job with sealed messages, got one without seals; only 'hiroba bench' joins those")]
     WithoutSeal,
-    /// The job asks for something that this build does not have.
+    /// The job asks for an option that this build does not have.
     #[error("expected {what} {known}, got {got}")]
     Unknown {
         /// The option.
         what: &'static str,
-        /// What there is.
+        /// The values that this build knows.
         known: String,
-        /// What was asked for.
+        /// The value that was requested.
         got: String,
     },
-    /// The coherence unit is smaller than the unit in which the processor maps memory.
+    /// The coherence unit is smaller than the kernel's page.
     #[error(
         "expected pages of at least {granule_bytes} bytes, this kernel's own, got {asked_bytes}; ask for --page-size {granule_bytes}"
     )]
     PageSize {
-        /// What was asked for.
+        /// The requested page size.
         asked_bytes: usize,
         /// The kernel's page size.
         granule_bytes: usize,
     },
     /// ThreadSanitizer is in the process.
     #[error(
-        "expected a program built without -fsanitize=thread, whose runtime keeps the shared region's addresses for itself, \
+        "expected a program built without -fsanitize=thread, whose runtime reserves the shared region's addresses, \
          got one with it; build without it and look for races between nodes with `hiroba run --races`"
     )]
     ThreadSanitizer,
     /// The process runs under valgrind.
     #[error(
-        "expected a program that runs by itself, got one under valgrind, which would note every byte of the shared \
+        "expected a program that runs by itself, got one under valgrind, which would track every byte of the shared \
          region's 16 TiB; build it with -fsanitize=address or -fsanitize=undefined instead"
     )]
     Valgrind,
-    /// The shared region cannot be had.
+    /// The shared region cannot be set up.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// The fabric cannot be had.
+    /// The fabric cannot be opened.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// Something else of the system cannot be had.
+    /// Another system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl NodeError {
-    /// The `errno` value that comes nearest.
+    /// Returns the nearest `errno` value.
     pub fn errno(&self) -> i32 {
         match self {
             NodeError::AlreadyJoined | NodeError::NotFirst => libc::EALREADY,
@@ -146,7 +144,7 @@ impl NodeError {
         }
     }
 
-    /// For a launcher that is not built like this library.
+    /// Returns the error for a launcher that was not built like this library.
     pub(crate) fn other_build(version: String, build: String) -> NodeError {
         let ours = env!("CARGO_PKG_VERSION");
         if version == ours {

@@ -1,23 +1,24 @@
-//! One running node: a fault becomes an engine's business, its effects become messages, frames and protection, and the
-//! thread goes on.
+//! One running node. It turns page faults into engine events, carries out the engine's effects (messages,
+//! frames, page protection), and resumes the faulting thread.
 //!
-//! [`Runtime::join`] puts the process into its job; the faces (the C library) call its methods. Inside:
+//! [`Runtime::join`] makes the process a node of its job; the faces (the C library) call its methods.
+//! Modules:
 //!
 //! | file | what |
 //! |---|---|
-//! | `runtime.rs` | the node and what its threads ask of it; what extends it stands below it: |
-//! | `runtime/host.rs` | carries out the engine's effects; `host/races.rs`: its part in looking for data races |
+//! | `runtime.rs` | the node and the calls of its threads; its submodules: |
+//! | `runtime/host.rs` | carries out the engine's effects; `host/races.rs`: data race detection |
 //! | `runtime/service.rs` | the thread that serves other nodes while the program computes |
-//! | `runtime/lulls.rs` | moments in which that thread has nothing to do, for engines that use them |
+//! | `runtime/lulls.rs` | idle moments of that thread, offered to engines that use them |
 //! | `runtime/run.rs` | `hiroba_run` |
-//! | `runtime/{waits,last_words}.rs`, `call_site.rs`, `callers.rs` | what is said when a program has gone wrong |
-//! | `runtime/liveness.rs`, `control.rs` | signs of life; the channel to the launcher |
+//! | `runtime/{waits,last_words}.rs`, `call_site.rs`, `callers.rs` | reports about programs that went wrong |
+//! | `runtime/liveness.rs`, `control.rs` | heartbeats; the channel to the launcher |
 //! | `runtime/heap.rs`, `arena.rs` | the `malloc` family |
-//! | `runtime/program_calls.rs` | what the program's own system calls may do to how shared memory is mapped |
-//! | `runtime/space.rs`, `layout.rs` | collective allocation; what lies where in the shared region |
+//! | `runtime/program_calls.rs` | the program's own system calls that change how shared memory is mapped |
+//! | `runtime/space.rs`, `layout.rs` | collective allocation; the layout of the shared region |
 //! | `runtime/follow.rs` | programs whose node 0 leads and whose other nodes follow (`tsm.h`) |
 //! | `runtime/tracing.rs` | the record of a traced run |
-//! | `threads.rs` | the program's threads, and where they wait |
+//! | `threads.rs` | the program's threads, and how they wait |
 //! | `account.rs`, `stalls.rs`, `time_class.rs` | time and counts |
 
 mod account;
@@ -30,7 +31,7 @@ mod core_share;
 mod error;
 mod layout;
 mod patience;
-/// The program's signal handlers, masks and stacks, which the faces stand before.
+/// The program's signal handlers, masks and stacks, which the faces intercept.
 pub mod program_signals {
     pub use hiroba_memory::fault::{
         believed_blocked, exchange_program_action, exchange_program_stack, fault_signals,
@@ -41,11 +42,12 @@ mod regions;
 mod runtime;
 mod signals;
 mod stalls;
+mod swap;
 mod threads;
 mod time_class;
 mod timers;
 
-/// Tells builds of one version apart: nodes of a job must be of one build.
+/// Identifies the build: the nodes of a job must be of one build.
 pub const BUILD: &str = env!("HIROBA_BUILD");
 
 pub use core_share::{CoreShare, core_share_of};
@@ -53,12 +55,13 @@ pub use error::NodeError;
 pub use hiroba_ports as ports;
 pub use hiroba_protocol::{HomePolicy, Homes, Protocol};
 pub use runtime::follow::Command;
-pub use runtime::last_words::before_last_words;
+pub use runtime::last_words::{before_last_words, is_dying};
 pub use runtime::program_calls::{Extent, Locking, SharedPages};
 pub use runtime::service::may_run_first;
 pub use runtime::space::AllocateError;
 pub use runtime::{Runtime, preflight};
 pub use signals::{
-    SignalsHeld, expect_handler_of, hold_signals_across_fork, release_signals_after_fork,
+    SignalsDeferred, defer_signals_across_fork, expect_handler_of, release_signals_after_fork,
     release_signals_in_child,
 };
+pub use swap::check_swap;

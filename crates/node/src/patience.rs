@@ -1,60 +1,87 @@
-//! How long a waiting thread stays awake.
+//! Decides how long a waiting thread polls before it sleeps.
 //!
-//! Waking a halted core costs ten times an exchange of messages with a peer that is awake, so a thread that waits polls while its core
-//! has nothing better to do: as long as messages keep coming, and for a while after. It sleeps at once where there are more threads than
-//! cores, and soon when it finds that others want its core.
+//! Waking a halted core costs ten times a message exchange with a peer that is awake. So a waiting thread
+//! polls while its core has nothing better to do: as long as messages keep coming, and for a while after. It
+//! sleeps at once where there are more threads than cores, and soon when it finds that other threads want its
+//! core.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-/// A thread with a core to spare sleeps after so long without a message: long enough for a peer that computes between its requests, short
-/// against what a program notices.
+/// A thread with a core of its own sleeps after this time without a message: long enough for a peer that
+/// computes between its requests, too short for a program to notice.
 const QUIET: Duration = Duration::from_millis(2);
 
-/// The same where others have been found to want the core: longer than an exchange with a peer that is awake, about as long as waking
-/// a halted core takes.
+/// The same limit where other threads want the core: longer than an exchange with a peer that is awake, about
+/// as long as waking a halted core.
 const QUIET_IN_A_CROWD: Duration = Duration::from_micros(60);
 
-/// A thread that polls reads the clock once in as many polls: reading it takes a good part of one.
+/// A polling thread reads the clock once per this many polls, because reading it costs about as much as a
+/// poll.
 const POLLS_A_READING: u32 = 8;
 
-/// How often a thread that polls offers its core to others.
+/// Interval at which a polling thread yields its core.
 const OFFER_EVERY: Duration = Duration::from_micros(50);
 
-/// An offer that takes longer was taken: somebody else ran.
+/// A yield that takes longer than this let another thread run.
 const OFFER_TAKEN: Duration = Duration::from_micros(20);
 
-/// For how long a core is thought to be wanted after an offer was taken.
+/// A core counts as wanted for this time after such a yield.
 const CROWD_LASTS: Duration = Duration::from_millis(50);
 
-/// What the threads of a node know of its cores.
+/// The knowledge of a node's threads about its cores.
 #[derive(Debug)]
 pub(crate) struct Patience {
-    /// So many threads of this node may stay awake, having a core each; none, where the cores of this machine do not suffice for
-    /// all that the job has there.
+    /// Number of threads of this node that may stay awake, one per core. Zero where the machine has fewer
+    /// cores than the job's threads on it.
     awake_max: u32,
     crowded_until: Mutex<Option<Instant>>,
 }
 
 impl Patience {
-    /// Of a node with so many threads of the job's, each of which has a core of its own, or not. A program may start more threads.
+    /// Makes the state of a node with `threads` threads. `cores_suffice` says that each has a core of its
+    /// own. A program may start more threads.
     pub(crate) fn new(cores_suffice: bool, threads: u32) -> Patience {
         let awake_max = if cores_suffice { threads } else { 0 };
         Patience { awake_max, crowded_until: Mutex::new(None) }
     }
 
-    /// Whether it pays to stay awake at all.
+    /// Returns true if staying awake can pay at all.
     pub(crate) fn stays_awake(&self) -> bool {
         self.awake_max > 0
     }
 
-    /// A wait begins, with which so many threads of the node wait.
+    /// Returns true if a thread polls when `waiting` threads of the node wait, itself included.
+    pub(crate) fn keeps_awake(&self, waiting: u32) -> bool {
+        waiting <= self.awake_max
+    }
+
+    /// Begins a wait when `waiting` threads of the node wait, itself included.
     pub(crate) fn begin(&self, waiting: u32) -> Vigil<'_> {
-        let stays_awake = waiting <= self.awake_max;
+        let stays_awake = self.keeps_awake(waiting);
         let now = Instant::now();
         let quiet = if stays_awake && self.is_crowded(now) { QUIET_IN_A_CROWD } else { QUIET };
-        Vigil { patience: self, stays_awake, heard: now, offered: now, quiet, polls: 0 }
+        Vigil { patience: self, stays_awake, heard: now, offered: now, quiet, polls: 0, is_brief: false }
+    }
+
+    /// Begins a wait that another thread of this node may end soon if it is awake. If the node has cores to
+    /// spare, a core is likely to be free for both during the short wait. Returns `None` where polling does
+    /// not pay.
+    pub(crate) fn begin_briefly(&self) -> Option<Vigil<'_>> {
+        let now = Instant::now();
+        let pays = self.stays_awake() && !self.is_crowded(now);
+        let quiet = QUIET_IN_A_CROWD;
+        let is_brief = true;
+        pays.then_some(Vigil {
+            patience: self,
+            stays_awake: true,
+            heard: now,
+            offered: now,
+            quiet,
+            polls: 0,
+            is_brief,
+        })
     }
 
     fn is_crowded(&self, now: Instant) -> bool {
@@ -74,24 +101,26 @@ impl Patience {
 #[derive(Debug)]
 pub(crate) struct Vigil<'a> {
     patience: &'a Patience,
-    /// The thread has a core to stay awake on.
+    /// True if the thread has a core to stay awake on.
     stays_awake: bool,
-    /// When the last message came.
+    /// When the last message arrived.
     heard: Instant,
-    /// When the core was last offered to others.
+    /// When the thread last yielded.
     offered: Instant,
     quiet: Duration,
-    /// How many polls there have been.
+    /// Number of polls.
     polls: u32,
+    /// The awaited thread may be without a core, so this one yields at every clock reading.
+    is_brief: bool,
 }
 
 impl Vigil<'_> {
-    /// A message came.
+    /// Records that a message arrived.
     pub(crate) fn hear(&mut self) {
         self.heard = Instant::now();
     }
 
-    /// Whether to poll again; if not, it is time to sleep.
+    /// Returns true if the thread should poll again, false if it should sleep.
     pub(crate) fn goes_on(&mut self) -> bool {
         if !self.stays_awake {
             return false;
@@ -104,6 +133,10 @@ impl Vigil<'_> {
         let now = Instant::now();
         if now - self.heard >= self.quiet {
             return false;
+        }
+        if self.is_brief {
+            rustix::thread::sched_yield();
+            return true;
         }
         if now - self.offered < OFFER_EVERY {
             std::hint::spin_loop();
@@ -129,6 +162,19 @@ mod tests {
         let patience = Patience::new(true, 2);
         assert!(patience.begin(1).goes_on() && patience.begin(2).goes_on());
         assert!(!patience.begin(3).goes_on(), "a thread more than there are cores for");
+    }
+
+    #[test]
+    fn a_thread_beyond_the_cores_waits_awake_for_its_sibling_alone_and_not_in_a_crowd() {
+        assert!(Patience::new(false, 2).begin_briefly().is_none());
+        let patience = Patience::new(true, 1);
+        let mut vigil = patience.begin_briefly().expect("it may wait awake");
+        assert!(vigil.goes_on());
+        vigil.heard =
+            Instant::now().checked_sub(QUIET_IN_A_CROWD).expect("the clock has run for milliseconds");
+        assert!(!(0..POLLS_A_READING).all(|_| vigil.goes_on()));
+        patience.note_crowd(Instant::now());
+        assert!(patience.begin_briefly().is_none());
     }
 
     #[test]

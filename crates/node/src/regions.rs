@@ -1,10 +1,10 @@
-//! What a node waits for, region by region, so that `--stats` can say what would help.
+//! Waiting time by memory region, so that `--stats` can suggest improvements.
 //!
-//! The host tells what happens to pages, whatever the protocol: which came and how, of which this node has
-//! sent changes, and which it has lost. A page that is lost at the synchronising call at which its changes
-//! were sent has been changed by another node in the same phase: it is *falsely shared* (or there is a data
-//! race). One that is lost later, after this node has changed it, passes from node to node. One of which
-//! changes are sent and which is not lost is homed at the wrong node.
+//! The host reports page events, whatever the protocol: pages fetched, pages whose changes this node has
+//! sent, and pages it has lost. A page that is lost at the synchronising call that sent its changes was
+//! changed by another node in the same phase: it is *falsely shared* (or there is a data race). A page that
+//! is lost later, after this node changed it, passes from node to node. A page whose changes are sent and
+//! that is not lost is homed at the wrong node.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -17,24 +17,24 @@ use rustc_hash::FxHashMap;
 use crate::call_site;
 use crate::time_class::TimeClass;
 
-/// Regions that a node tells of: those that it waited for most.
+/// Maximum number of regions reported: those with the most waiting time.
 const TOLD_MAX: usize = 8;
 
-/// Regions that are told apart. What lies in further ones counts as the last one's.
+/// Maximum number of regions distinguished. Pages of further regions count as the last one's.
 const REGIONS_MAX: usize = 4096;
 
-/// What happens to the pages of each region. Signals are held wherever it is told of something: a handler that
-/// faulted meanwhile would come back to what its thread has locked.
+/// Page events by region. Signals are deferred during each call: a handler that faulted meanwhile would wait
+/// for the lock that its own thread has taken.
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     /// By ascending address.
     all: RwLock<Vec<Region>>,
-    /// Synchronising calls that threads of this node have begun.
+    /// Number of synchronising calls that threads of this node have begun.
     calls: AtomicU64,
-    /// The last of them takes a lock, or gives one up.
+    /// True if the last of them acquires or releases a lock.
     is_at_lock: AtomicBool,
-    /// Pages of which changes were sent, with the call at which that was last: no more than this node has
-    /// copies of.
+    /// Pages whose changes were sent, with the latest call that sent them. There are no more than this node
+    /// has copies of.
     changed: Mutex<FxHashMap<PageId, u64>>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Regions {
 struct Region {
     granules: PageRange,
     bytes: u64,
-    /// The return address of the call that allocated it; 0: not known.
+    /// The return address of the allocating call, 0 if unknown.
     allocated_at: usize,
     arena_of: Option<NodeId>,
     tally: Tally,
@@ -52,7 +52,7 @@ struct Region {
 struct Tally {
     fault_ns: AtomicU64,
     release_ns: AtomicU64,
-    /// Diffs made since the time of the last release was shared out.
+    /// Number of diffs made since the last release time was distributed.
     new_diffs: AtomicU64,
     fetched_singly: AtomicU64,
     fetched_together: AtomicU64,
@@ -63,13 +63,13 @@ struct Tally {
 }
 
 impl Regions {
-    /// A collective allocation.
+    /// Adds a collective allocation.
     pub(crate) fn add(&self, granules: PageRange, bytes: u64) {
         let allocated_at = call_site::noted();
         self.insert(Region { granules, bytes, allocated_at, arena_of: None, tally: Tally::default() });
     }
 
-    /// The memory of a node's `hiroba_malloc`.
+    /// Adds the memory of a node's `hiroba_malloc`.
     pub(crate) fn add_arena(&self, granules: PageRange, granule_bytes: u64, owner: NodeId) {
         let bytes = granules.count * granule_bytes;
         let arena_of = Some(owner);
@@ -96,18 +96,19 @@ impl Regions {
         self.changed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread begins a call that synchronises.
+    /// Records that a thread begins a synchronising call.
     pub(crate) fn note_call(&self, class: TimeClass) {
         self.calls.fetch_add(1, Relaxed);
         self.is_at_lock.store(class == TimeClass::Lock, Relaxed);
     }
 
-    /// A thread has waited for a page.
+    /// Records that a thread has waited for a page.
     pub(crate) fn note_wait(&self, page: PageId, waited: Duration) {
         self.with_tally(page, |tally| _ = tally.fault_ns.fetch_add(waited.as_nanos() as u64, Relaxed));
     }
 
-    /// Pages have come: so many because a thread waited for one of them alone, and so many more.
+    /// Records fetched pages: `singly` of them for a thread that waited for that page alone, `together` in
+    /// bulk.
     pub(crate) fn note_came(&self, first: PageId, singly: u64, together: u64) {
         self.with_tally(first, |tally| {
             tally.fetched_singly.fetch_add(singly, Relaxed);
@@ -115,7 +116,7 @@ impl Regions {
         });
     }
 
-    /// This node has made a diff of the page for its home.
+    /// Records that this node has made a diff of the page for its home.
     pub(crate) fn note_diff(&self, page: PageId, is_empty: bool) {
         self.with_tally(page, |tally| {
             tally.new_diffs.fetch_add(1, Relaxed);
@@ -126,7 +127,7 @@ impl Regions {
         }
     }
 
-    /// Write notices have voided this node's copies of pages, with others between them.
+    /// Records that write notices have invalidated this node's copies of pages in a span.
     pub(crate) fn note_lost(&self, span: PageRange) {
         let mut changed = self.changed();
         if changed.is_empty() {
@@ -146,7 +147,7 @@ impl Regions {
         }
     }
 
-    /// A thread has spent this time on a release: each region has its share by the diffs that were made.
+    /// Records the time of a release. It is distributed over the regions in proportion to their diffs.
     pub(crate) fn note_release(&self, took: Duration) {
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         let diffs: Vec<(&Region, u64)> = all
@@ -161,7 +162,7 @@ impl Regions {
         }
     }
 
-    /// What was waited for most. `address_of` tells where a granule lies.
+    /// Returns the regions with the most waiting time. `address_of` returns the address of a granule.
     pub(crate) fn statistics(&self, address_of: impl Fn(PageId) -> u64) -> Vec<RegionStatistics> {
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         let waited =

@@ -1,4 +1,4 @@
-//! The node: joining the job, what program threads ask for, waiting, leaving.
+//! The node: joins the job, serves its threads' requests, waits, and leaves.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -8,7 +8,7 @@ use hiroba_base::{Access, NodeId, PageId, PageRange, PageSize};
 use hiroba_fabric::Fabric;
 use hiroba_memory::fault::{self, Fault, FaultHandler, FaultOutcome, FaultSource};
 use hiroba_memory::{ForkGuard, MemoryError, SharedMemory};
-use hiroba_protocol::{Protocol, Synchronisation, Waiter};
+use hiroba_protocol::{Outcome, Protocol, Synchronisation, Waiter};
 use hiroba_trace::NodeStatistics;
 use hiroba_wire::control::{ToLauncher, ToNode};
 use hiroba_wire::{Collective, Limits};
@@ -29,7 +29,7 @@ use crate::runtime::ports::Ports;
 use crate::runtime::service::Service;
 use crate::runtime::space::CollectiveSpace;
 use crate::runtime::tracing::Recorder;
-use crate::signals::SignalsHeld;
+use crate::signals::SignalsDeferred;
 use crate::threads::{Purpose, Threads};
 use crate::time_class::TimeClass;
 
@@ -55,12 +55,12 @@ pub(crate) mod waits;
 pub use self::making::preflight;
 use self::making::{has_more_rights_than_its_user, has_thread_sanitizer, has_valgrind};
 
-/// A node of a job. There is one in a process.
+/// A node of a job. A process has at most one.
 pub struct Runtime {
     pub(crate) me: NodeId,
     pub(crate) job: Job,
     pub(crate) memory: Arc<SharedMemory>,
-    /// None in a job of one node: nobody else can change its pages, so nothing need fault.
+    /// `None` in a job of one node: no other node can change its pages, so no access needs to fault.
     pub(crate) faults: Option<Arc<dyn FaultSource>>,
     pub(crate) unmapped: Unmapped,
     fabric: Option<Arc<dyn Fabric>>,
@@ -70,31 +70,33 @@ pub struct Runtime {
     pub(crate) ports: Ports,
     pub(crate) image: ProgramImage,
     pub(crate) threads: Threads,
-    /// How many threads make the node's collective calls.
+    /// Number of threads that make the node's collective calls.
     team: AtomicU32,
     pub(crate) patience: Patience,
     pub(crate) account: Account,
-    /// What is waited for, where somebody wants to know.
+    /// Waiting time by region, if it is wanted.
     regions: Option<Regions>,
     pub(crate) control: Option<ControlChannel>,
-    /// Of a traced run.
+    /// The recorder of a traced run.
     pub(crate) recorder: Option<Recorder>,
     pub(crate) life: Life,
 }
 
-/// What the node was told when it joined. It does not change.
+/// The job as described by the launcher. It does not change.
 pub(crate) struct Job {
     nodes: u16,
     threads_per_node: u32,
     /// The coherence unit of regions that do not choose their own.
     page_size: PageSize,
     protocol: Protocol,
+    /// The protocol of the program's own data and of small blocks, if it differs.
+    pub(crate) program_protocol: Option<Protocol>,
     looks_for_races: bool,
     pub(crate) limits: Limits,
     pub(crate) layout: Layout,
 }
 
-/// What serves other nodes while the program computes.
+/// The parts that serve other nodes while the program computes.
 pub(crate) struct Serving {
     service: Service,
     pub(crate) lulls: Lulls,
@@ -102,20 +104,22 @@ pub(crate) struct Serving {
     pub(crate) peers: Peers,
 }
 
-/// What the program has allocated.
+/// The program's allocations.
 pub(crate) struct Allocations {
     pub(crate) heap: Heap,
     pub(crate) space: Mutex<CollectiveSpace>,
-    /// Collective regions are made one at a time.
+    /// Serialises the making of collective regions.
     pub(crate) regions_made: Mutex<()>,
 }
 
-/// How far the node's life has come.
+/// The stage of the node's life.
 pub(crate) struct Life {
-    /// Tells this process from its forked children.
+    /// Distinguishes this process from its forked children.
     forks: ForkGuard,
     left: AtomicBool,
-    /// The launcher has closed the job: nobody needs this node any more.
+    /// True once the program ends whose threads were halted at arbitrary points.
+    halted: AtomicBool,
+    /// True once the launcher has closed the job: no other node needs this one any more.
     pub(crate) closed: AtomicBool,
 }
 
@@ -133,14 +137,15 @@ impl FaultHandler for Handler {
 }
 
 impl Runtime {
-    /// Makes this process a node: of the job that started it, or of a job of its own.
+    /// Makes this process a node of the job that started it, or of a job of its own.
     ///
     /// Returns when all nodes have joined.
     pub fn join() -> Result<&'static Runtime, NodeError> {
         Runtime::join_job(false)
     }
 
-    /// The same for the code of `hiroba bench`, which also joins jobs without seals, to measure what they cost.
+    /// Joins like [`join`](Self::join), and also joins jobs without seals. `hiroba bench` uses it to measure
+    /// the cost of sealing.
     ///
     /// # Errors
     /// As [`join`](Self::join).
@@ -176,17 +181,17 @@ impl Runtime {
             control.send(&ToLauncher::Join { version, build });
             match control.receive()? {
                 Some(ToNode::Start) => {}
-                _ => std::process::exit(125), // the launcher is gone, or has ended the job: it has said why
+                _ => std::process::exit(125), // the launcher is gone or has ended the job, and has reported why
             }
         }
         let stores_fault = runtime.do_stores_fault(runtime.job.page_size);
-        runtime.register(runtime.job.layout.arenas(), stores_fault).map_err(NodeError::Memory)?;
+        runtime.register_arenas(stores_fault).map_err(NodeError::Memory)?;
         if runtime.faults.as_ref().is_some_and(|faults| faults.events().is_some()) {
             runtime.account.expect_fault_events();
         }
         runtime.start_service()?;
         runtime.say_if_unmapped(runtime.job.protocol);
-        // This thread faults here for the first time; Rust's own alternate stack is too small for that.
+        // This thread faults here for the first time, and Rust's own alternate stack is too small for that.
         fault::install_alternate_stack().map_err(NodeError::Memory)?;
         runtime.calibrate();
         runtime.trace_program();
@@ -194,7 +199,7 @@ impl Runtime {
         Ok(runtime)
     }
 
-    /// The runtime of this process, once it has joined and until it leaves.
+    /// Returns the runtime of this process, from joining until leaving.
     pub fn get() -> Option<&'static Runtime> {
         RUNTIME
             .get()
@@ -202,17 +207,23 @@ impl Runtime {
             .filter(|runtime| !runtime.life.left.load(Ordering::Relaxed) && !runtime.is_forked())
     }
 
-    /// The runtime of this process once it has joined, even after it has left.
+    /// Returns the runtime of this process once it has joined, even after it has left.
     pub fn known() -> Option<&'static Runtime> {
         RUNTIME.get().copied()
     }
 
-    /// Whether a launcher started this process as a node.
+    /// Returns true if the program ends and its threads were halted at arbitrary points: one that was inside
+    /// the runtime may still call it.
+    pub fn is_halted() -> bool {
+        RUNTIME.get().is_some_and(|runtime| runtime.life.halted.load(Ordering::Relaxed))
+    }
+
+    /// Returns true if a launcher started this process as a node.
     pub fn has_launcher(&self) -> bool {
         self.control.is_some()
     }
 
-    /// Whether there is a launcher, which has been told this.
+    /// Sends the launcher a message. Returns true if there is a launcher.
     pub(crate) fn tell_launcher(&self, message: &ToLauncher) -> bool {
         if let Some(control) = &self.control {
             control.send(message);
@@ -232,13 +243,13 @@ impl Runtime {
         if self.fabric.is_none() && self.control.is_none() {
             return Ok(());
         }
-        let signals = SignalsHeld::block(); // the thread inherits them, so no handler of the program's runs on it
+        let signals = SignalsDeferred::block(); // the thread inherits the mask, so the program's handlers do not run on it
         let thread = std::thread::Builder::new().name("hiroba-service".to_owned());
         let serve = move || {
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.serve_others()));
             if ended.is_err() {
-                // Others would wait for ever for a node that is silent.
-                self.fatal("the service thread of a node met a state that cannot be (see above): a fault of Hiroba's");
+                // Other nodes would wait forever for a silent node.
+                self.fatal("the service thread of a node reached an impossible state (see above): a fault of Hiroba's");
             }
         };
         let started = thread.spawn(serve);
@@ -246,7 +257,7 @@ impl Runtime {
         started.map(drop).map_err(|source| NodeError::System { what: "starting the service thread", source })
     }
 
-    /// Measures what a fault costs outside the runtime, on the last page of this node's own arena.
+    /// Measures the cost of a fault outside the runtime, on the last page of this node's own arena.
     fn calibrate(&self) {
         let Some(faults) = &self.faults else {
             return self.account.begin();
@@ -254,16 +265,30 @@ impl Runtime {
         let page = PageId(self.job.layout.arena(self.me).end().0 - 1);
         let word = self.memory.address_of(page);
         let touch = || {
-            // SAFETY: the address lies in this node's registered arena, and no lock is held: it may fault like the program.
+            // SAFETY: the address lies in this node's registered arena, and no lock is held: it may fault
+            // like the program.
             unsafe { word.read_volatile() };
         };
-        touch(); // the engine's business with the page is done here, what follows is only the fault's way in and out
+        touch(); // completes the engine's work on the page; what follows measures only entering and leaving the fault
         let forbid = || self.or_fatal(faults.protect(PageRange::single(page), Access::None));
         self.account.calibrate(&self.threads, forbid, touch);
     }
 
-    /// Lets the program use pages: under the fault source's eyes, or freely in a job of one node.
-    /// `stores_fault` where the engine must see the first store to each.
+    /// Registers the memory of `malloc` for the program's use.
+    fn register_arenas(&self, stores_fault: bool) -> Result<(), MemoryError> {
+        let Some(protocol) = self.job.program_protocol else {
+            return self.register(self.job.layout.arenas(), stores_fault);
+        };
+        for node in NodeId::all(self.job.nodes) {
+            let [small, long] = self.job.layout.divided_arena(node);
+            self.register(small, stores_fault || protocol.needs_write_faults())?;
+            self.register(long, stores_fault)?;
+        }
+        Ok(())
+    }
+
+    /// Registers pages for the program's use: with the fault source, or directly in a job of one node.
+    /// `stores_fault` says that the engine must see the first store to each page.
     pub(crate) fn register(&self, pages: PageRange, stores_fault: bool) -> Result<(), MemoryError> {
         self.memory.allocate(pages)?;
         match &self.faults {
@@ -276,22 +301,22 @@ impl Runtime {
         }
     }
 
-    /// This node.
+    /// Returns this node's number.
     pub fn node(&self) -> NodeId {
         self.me
     }
 
-    /// Nodes of the job.
+    /// Returns the number of nodes in the job.
     pub fn nodes(&self) -> u16 {
         self.job.nodes
     }
 
-    /// Threads that `hiroba_run` uses on each node.
+    /// Returns the number of threads that `hiroba_run` uses on each node.
     pub fn threads_per_node(&self) -> u32 {
         self.job.threads_per_node
     }
 
-    /// The job's protocol, as on the command line.
+    /// Returns the job's protocol, as on the command line.
     pub fn protocol(&self) -> Protocol {
         self.job.protocol
     }
@@ -300,37 +325,39 @@ impl Runtime {
         self.job.looks_for_races
     }
 
-    /// The coherence unit of regions that do not choose their own.
+    /// Returns the coherence unit of regions that do not choose their own.
     pub fn page_size(&self) -> PageSize {
         self.job.page_size
     }
 
-    /// Whether every program thread of this machine's part of the job has a core of its own, so that waiting threads stay awake.
+    /// Returns true if every program thread of the job on this machine has a core of its own, so that waiting
+    /// threads stay awake.
     pub fn has_cores_to_spare(&self) -> bool {
         self.patience.stays_awake()
     }
 
-    /// Whether system calls on pages that are not here fail, so that they must be kept off shared memory: where faults come as
-    /// signals, which the kernel does not raise on its own behalf.
+    /// Returns true if system calls fail on pages that are not mapped, so that they must be kept off shared
+    /// memory. This is so where faults arrive as signals, which the kernel does not raise for its own
+    /// accesses.
     pub fn shields_system_calls(&self) -> bool {
         self.faults.as_ref().is_some_and(|faults| faults.events().is_none())
     }
 
-    /// Whether any of the bytes lies in the shared address space.
+    /// Returns true if any of the bytes lies in the shared address space.
     pub fn is_shared(&self, address: usize, bytes: usize) -> bool {
         let start = self.memory.region_start();
         let end = start + self.memory.region_bytes() as usize;
         address < end && address.saturating_add(bytes) > start
     }
 
-    /// Whether all of the bytes are allocated shared memory.
+    /// Returns true if all of the bytes are allocated shared memory.
     pub fn is_allocated(&self, address: usize, bytes: usize) -> bool {
         let last = address.checked_add(bytes.saturating_sub(1)).and_then(|last| self.memory.page_of(last));
         let (Some(first), Some(last)) = (self.memory.page_of(address), last) else { return false };
         (first.0..=last.0).all(|granule| self.memory.is_allocated(PageId(granule)))
     }
 
-    /// How many threads of this node make its collective calls now.
+    /// Returns the number of threads of this node that make its collective calls now.
     pub(crate) fn team(&self) -> u32 {
         self.team.load(Ordering::Relaxed)
     }
@@ -364,8 +391,18 @@ impl Runtime {
             Some(control) => control.send(&ToLauncher::Fatal { sentence: sentence.to_owned() }),
             None => eprintln!("hiroba: {}", hiroba_base::printable(sentence)),
         }
-        // Not `exit`: handlers of the program's would run with shared memory half torn down.
+        // Not `exit`: the program's exit handlers would run with shared memory half torn down.
         // SAFETY: _exit has no memory operands and does not return.
+        unsafe { libc::_exit(125) }
+    }
+
+    /// Ends the job like [`fatal`](Self::fatal), for callers that have no reference to the runtime.
+    pub(crate) fn end_for(sentence: &str) -> ! {
+        if let Some(runtime) = RUNTIME.get() {
+            runtime.fatal(sentence);
+        }
+        eprintln!("hiroba: {}", hiroba_base::printable(sentence));
+        // SAFETY: as in `fatal`.
         unsafe { libc::_exit(125) }
     }
 
@@ -373,7 +410,7 @@ impl Runtime {
         result.unwrap_or_else(|error| self.fatal(&error.to_string()))
     }
 
-    /// The calling thread's place to wait.
+    /// Returns the calling thread's waiter.
     pub(crate) fn waiter(&self, purpose: Purpose) -> Waiter {
         if self.threads.my_place().is_none() {
             self.introduce_thread();
@@ -381,33 +418,41 @@ impl Runtime {
         self.threads.mine(purpose).unwrap_or_else(|| {
             let most = crate::threads::THREADS_MAX;
             self.fatal(&format!(
-                "expected at most {most} threads a node that use shared memory, and a free descriptor for each"
+                "expected at most {most} threads per node that use shared memory, and a free descriptor for each"
             ))
         })
     }
 }
 
-/// The end.
+/// Leaving the job.
 impl Runtime {
-    /// Leaves the job, with everybody else. Shared memory is gone afterwards.
+    /// Leaves the job together with all other nodes. Shared memory is gone afterwards.
     pub fn leave(&self) {
         self.leave_by("hiroba_finalize", Collective::Leave);
     }
 
-    /// The same where the program ends without having left: reports name what it did.
+    /// Leaves when the program ends without having left. Reports name the exit.
     pub fn leave_at_exit(&self) {
         self.leave_by("exit", Collective::LeaveByExit);
+    }
+
+    /// Leaves on behalf of a program whose threads were halted at arbitrary points.
+    pub fn leave_halted(&self) {
+        self.life.halted.store(true, Ordering::Relaxed);
+        self.leave_by("exit", Collective::LeaveHalted);
     }
 
     fn leave_by(&self, call: &'static str, collective: Collective) {
         if self.life.left.load(Ordering::Relaxed) || self.is_forked() {
             return;
         }
-        self.synchronise(call, TimeClass::Other, Synchronisation::Collective(collective));
+        let arrive = || self.synchronise(call, TimeClass::Other, Synchronisation::Collective(collective));
+        // Where threads were halted in another collective, all nodes may meet in that first.
+        while !matches!(arrive(), Outcome::Collective(met) if met.ends_the_job()) {}
         self.closed_out();
     }
 
-    /// After the last collective: accounts, and waits until nobody needs this node.
+    /// Sends the account after the last collective call, and waits until no other node needs this one.
     pub(crate) fn closed_out(&self) {
         self.settle_races();
         self.life.left.store(true, Ordering::Relaxed);
@@ -420,17 +465,22 @@ impl Runtime {
             self.tell_looked();
         }
         self.end_trace();
-        // Nobody serves faults any more: a late touch must end the program, not hang it.
-        self.memory.close();
+        // Faults are no longer served: a late access must end the program, not hang it. A program whose
+        // threads were halted is about to end, with a status that a late access must not change.
+        if !self.life.halted.load(Ordering::Relaxed) {
+            self.memory.close();
+        }
     }
 
-    /// The node's account up to now.
+    /// Returns the node's current account.
     pub fn statistics(&self) -> NodeStatistics {
         // The account and the fabric have locks that serving a fault may need.
-        let _signals = SignalsHeld::hold();
+        let _signals = SignalsDeferred::defer();
         let mut statistics = self.account.statistics(self.me);
         let counters = &mut statistics.counters;
         counters.resident_bytes_max = self.memory.resident_bytes_max();
+        let swap = self.memory.swap_tallies();
+        (counters.swap_outs, counters.swap_ins, counters.swap_bytes) = (swap.outs, swap.ins, swap.bytes);
         if let Some(fabric) = &self.fabric {
             let link = fabric.statistics();
             counters.messages_sent = link.messages_sent;
@@ -441,9 +491,9 @@ impl Runtime {
         statistics
     }
 
-    /// The same with the share of the processors, which takes longer to find out.
+    /// Returns the account with the share of the processors, which takes longer to determine.
     pub fn last_statistics(&self) -> NodeStatistics {
-        let _signals = SignalsHeld::hold();
+        let _signals = SignalsDeferred::defer();
         NodeStatistics {
             core_share: self.account.core_share.share(),
             shares_cores: !self.has_cores_to_spare(),
@@ -455,14 +505,15 @@ impl Runtime {
         }
     }
 
-    /// Notes what happens to regions, if that is wanted. Signals are held.
+    /// Records an event of regions, if they are wanted. Signals are deferred.
     pub(crate) fn explain(&self, note: impl FnOnce(&Regions)) {
         if let Some(regions) = &self.regions {
             note(regions);
         }
     }
 
-    /// Prepares the calling thread, which is about to run the program's code: a stack for fault handlers, a place to wait.
+    /// Prepares the calling thread, which is about to run the program's code: gives it a stack for fault
+    /// handlers and a place to wait.
     pub fn prepare_thread(&self) -> Result<(), NodeError> {
         fault::install_alternate_stack().map_err(NodeError::Memory)?;
         self.introduce_thread();
@@ -470,16 +521,16 @@ impl Runtime {
     }
 
     pub(crate) fn introduce_thread(&self) {
-        let _signals = SignalsHeld::hold();
+        let _signals = SignalsDeferred::defer();
         let _ = self.threads.mine(Purpose::Call);
         if let Some(place) = self.threads.my_place() {
             self.account.begin_stalls(place);
         }
     }
 
-    /// The calling thread ends, or will use shared memory no more.
+    /// Records that the calling thread ends, or will use shared memory no more.
     pub fn finish_thread(&self) {
-        let _signals = SignalsHeld::hold();
+        let _signals = SignalsDeferred::defer();
         self.allocations.heap.finish_thread();
         self.account.core_share.note_end_of_mine();
         if let Some(place) = self.threads.my_place() {

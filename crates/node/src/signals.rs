@@ -1,11 +1,12 @@
-//! Signals are held back while a thread is inside the runtime with a lock in hand: a handler of the program's that
-//! touched shared memory there would wait for the lock its own thread holds. Where faults come as events it is the service
-//! thread that would wait for it, and this node would answer nobody.
+//! Signals are deferred while a thread is inside the runtime with a lock. A handler of the program that
+//! touched shared memory there would wait for the lock that its own thread has. Where faults come as events,
+//! the service thread would wait for it, and this node would answer no other.
 //!
-//! That holds for every lock that serving a fault may need, the allocator's among them (`capi/src/allocator.rs`).
+//! That applies to every lock that serving a fault may need, including the allocator's
+//! (`capi/src/allocator.rs`).
 //!
-//! To block signals costs two system calls, and a program that handles none has nothing to hold back. So its
-//! threads only count themselves while they are inside. Whoever installs the first handler announces it
+//! Blocking signals costs two system calls, and a program without handlers has nothing to defer. So its
+//! threads only count themselves while they are inside. A thread that installs the first handler announces it
 //! ([`expect_handler_of`]) and waits until all threads that are inside have left, or have blocked their
 //! signals after all. From then on every thread blocks them.
 
@@ -15,74 +16,73 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// The program has a handler for a signal that can be held, or is about to have one.
+/// True if the program has, or is about to have, a handler for a signal that can be deferred.
 static HAS_HANDLERS: AtomicBool = AtomicBool::new(false);
 
-/// Threads that are inside with nothing blocked.
+/// Number of threads that are inside without having blocked signals.
 static UNBLOCKED_INSIDE: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    static HOLD: Hold = const { Hold { depth: Cell::new(0), how: Cell::new(How::NotAtAll) } };
-    /// How the calling thread held signals when it began a fork.
+    static DEFERRAL: Deferral = const { Deferral { depth: Cell::new(0), how: Cell::new(How::NotAtAll) } };
+    /// How the calling thread deferred signals when it began a fork.
     static BEFORE_FORK: Cell<How> = const { Cell::new(How::NotAtAll) };
 }
 
-/// What the calling thread holds back.
-struct Hold {
-    /// How many guards are alive: only the outermost does anything.
+/// How the calling thread defers signals.
+struct Deferral {
+    /// Number of live guards: only the outermost has an effect.
     depth: Cell<u32>,
     how: Cell<How>,
 }
 
-/// How a thread holds signals back.
+/// How a thread defers signals.
 #[derive(Clone, Copy, Debug)]
 enum How {
-    /// It does not, or the kernel does it for a handler.
+    /// Not at all, or the kernel does it for a handler.
     NotAtAll,
-    /// By having counted itself, as there are no handlers.
+    /// By having counted itself, because there are no handlers.
     Counted,
-    /// By its mask; what to restore.
+    /// By its mask; contains the mask to restore.
     Blocked(u64),
 }
 
-/// All signals but those that the processor raises are held back from the calling thread until this is
-/// dropped. Guards may nest; they are dropped in the reverse order of their making, by the thread that made
-/// them.
+/// Defers all signals of the calling thread, except those that the processor raises, until it is dropped.
+/// Guards may nest. They are dropped in the reverse order of their making, by the thread that made them.
 #[derive(Debug)]
-pub struct SignalsHeld {
+pub struct SignalsDeferred {
     _of_this_thread: PhantomData<*const ()>,
 }
 
-impl SignalsHeld {
-    const GUARD: SignalsHeld = SignalsHeld { _of_this_thread: PhantomData };
+impl SignalsDeferred {
+    const GUARD: SignalsDeferred = SignalsDeferred { _of_this_thread: PhantomData };
 
-    /// Holds the calling thread's signals back. Costs system calls only where the program handles signals,
-    /// and only as the outermost guard.
-    pub fn hold() -> SignalsHeld {
-        HOLD.with(|hold| {
-            if hold.depth.get() == 0 {
-                hold.how.set(count_or_block());
+    /// Defers the calling thread's signals. Costs system calls only where the program handles signals, and
+    /// only as the outermost guard.
+    pub fn defer() -> SignalsDeferred {
+        DEFERRAL.with(|deferral| {
+            if deferral.depth.get() == 0 {
+                deferral.how.set(count_or_block());
             }
-            // From here on no handler comes in between that would look at the depth.
-            hold.depth.set(hold.depth.get() + 1);
+            // From here on no handler that would look at the depth can run.
+            deferral.depth.set(deferral.depth.get() + 1);
         });
-        SignalsHeld::GUARD
+        SignalsDeferred::GUARD
     }
 
-    /// The same with the thread's mask, which threads that it starts inherit.
-    pub(crate) fn block() -> SignalsHeld {
-        let held = SignalsHeld::hold();
-        held.block_now();
-        held
+    /// Defers signals with the thread's mask, which threads that it starts inherit.
+    pub(crate) fn block() -> SignalsDeferred {
+        let deferred = SignalsDeferred::defer();
+        deferred.block_now();
+        deferred
     }
 
-    /// For a fault handler, which the kernel calls with signals blocked.
-    pub(crate) fn by_the_kernel() -> SignalsHeld {
-        HOLD.with(|hold| hold.depth.set(hold.depth.get() + 1));
-        SignalsHeld::GUARD
+    /// Makes the guard of a fault handler, which the kernel calls with signals blocked.
+    pub(crate) fn by_the_kernel() -> SignalsDeferred {
+        DEFERRAL.with(|deferral| deferral.depth.set(deferral.depth.get() + 1));
+        SignalsDeferred::GUARD
     }
 
-    /// For a thread that stays inside for long: lets whoever installs a handler go on.
+    /// Lets a thread that installs a handler continue. Called by threads that stay inside for long.
     pub(crate) fn heed_handlers(&self) {
         if HAS_HANDLERS.load(Ordering::Relaxed) {
             self.block_now();
@@ -90,21 +90,21 @@ impl SignalsHeld {
     }
 
     fn block_now(&self) {
-        HOLD.with(|hold| {
-            if let How::Counted = hold.how.get() {
-                hold.how.set(How::Blocked(block_all()));
+        DEFERRAL.with(|deferral| {
+            if let How::Counted = deferral.how.get() {
+                deferral.how.set(How::Blocked(block_all()));
                 UNBLOCKED_INSIDE.fetch_sub(1, Ordering::SeqCst);
             }
         });
     }
 }
 
-impl Drop for SignalsHeld {
+impl Drop for SignalsDeferred {
     fn drop(&mut self) {
-        HOLD.with(|hold| {
-            hold.depth.set(hold.depth.get() - 1);
-            if hold.depth.get() == 0 {
-                release(hold.how.replace(How::NotAtAll));
+        DEFERRAL.with(|deferral| {
+            deferral.depth.set(deferral.depth.get() - 1);
+            if deferral.depth.get() == 0 {
+                release(deferral.how.replace(How::NotAtAll));
             }
         });
     }
@@ -112,8 +112,8 @@ impl Drop for SignalsHeld {
 
 fn count_or_block() -> How {
     if !HAS_HANDLERS.load(Ordering::Relaxed) {
-        // SYNC POINT: pairs with `expect_handler_of`, which announces handlers and then looks at the count:
-        // it sees this thread, or this thread sees the announcement.
+        // SYNC POINT: pairs with `expect_handler_of`, which announces handlers and then reads the count.
+        // Either it sees this thread, or this thread sees the announcement.
         UNBLOCKED_INSIDE.fetch_add(1, Ordering::SeqCst);
         if !HAS_HANDLERS.load(Ordering::SeqCst) {
             return How::Counted;
@@ -131,11 +131,11 @@ fn release(how: How) {
     }
 }
 
-/// The program is about to install a handler for a signal. Returns when no thread is inside the runtime with
-/// that signal let through. Not to be called from inside.
+/// Announces that the program is about to install a handler for a signal. Returns when no thread is inside
+/// the runtime with that signal unblocked. Must not be called from inside.
 pub fn expect_handler_of(number: libc::c_int) {
-    if can_be_held(number) && !HAS_HANDLERS.swap(true, Ordering::SeqCst) {
-        // SYNC POINT: with `count_or_block`. Who is inside leaves within microseconds, or heeds the
+    if can_be_deferred(number) && !HAS_HANDLERS.swap(true, Ordering::SeqCst) {
+        // SYNC POINT: with `count_or_block`. Threads that are inside leave within microseconds, or heed the
         // announcement.
         while UNBLOCKED_INSIDE.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
@@ -143,12 +143,12 @@ pub fn expect_handler_of(number: libc::c_int) {
     }
 }
 
-/// Looks for handlers that were installed before anybody could see it.
+/// Looks for handlers that were installed before the runtime could see it.
 pub(crate) fn look_for_handlers() {
     for number in 1..=libc::SIGRTMAX() {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: the kernel's own structure is shorter; it writes at most this one, and starts with the
-        // handler like it.
+        // SAFETY: the kernel's own structure is shorter and also starts with the handler; it writes at most
+        // this one.
         let asked = unsafe {
             let (mask_bytes, none) = (size_of::<u64>(), ptr::null::<libc::sigaction>());
             libc::syscall(libc::SYS_rt_sigaction, number, none, action.as_mut_ptr(), mask_bytes)
@@ -161,36 +161,37 @@ pub(crate) fn look_for_handlers() {
     }
 }
 
-/// Holds signals back from now on until [`release_signals_after_fork`], in the parent and in the child: for what is locked
-/// across a fork.
-pub fn hold_signals_across_fork() {
-    let held = SignalsHeld::block();
-    HOLD.with(|hold| BEFORE_FORK.set(hold.how.replace(How::NotAtAll)));
-    std::mem::forget(held); // it counts until the fork is over
+/// Holds signals from now on until [`release_signals_after_fork`], in the parent and in the child. Protects
+/// locks that are held across a fork.
+pub fn defer_signals_across_fork() {
+    let deferred = SignalsDeferred::block();
+    DEFERRAL.with(|deferral| BEFORE_FORK.set(deferral.how.replace(How::NotAtAll)));
+    std::mem::forget(deferred); // it counts until the fork is over
 }
 
-/// The end of what [`hold_signals_across_fork`] began.
+/// Ends what [`defer_signals_across_fork`] began.
 pub fn release_signals_after_fork() {
-    HOLD.with(|hold| hold.how.set(BEFORE_FORK.replace(How::NotAtAll)));
-    drop(SignalsHeld::GUARD);
+    DEFERRAL.with(|deferral| deferral.how.set(BEFORE_FORK.replace(How::NotAtAll)));
+    drop(SignalsDeferred::GUARD);
 }
 
-/// The same in the child, which has none of the parent's other threads.
+/// Does the same in the child, which has none of the parent's other threads.
 pub fn release_signals_in_child() {
     UNBLOCKED_INSIDE.store(0, Ordering::SeqCst);
     release_signals_after_fork();
 }
 
-fn can_be_held(number: libc::c_int) -> bool {
+fn can_be_deferred(number: libc::c_int) -> bool {
     (1..=64).contains(&number) && HELD & (1 << (number - 1)) != 0
 }
 
-/// Signals that are not held: those that the processor raises, and the two of the C library's own (cancellation, and changes of user
-/// that all threads make together), whose handlers touch no shared memory and which its own calls never block.
+/// Signals that are never deferred: those that the processor raises, and the C library's two internal ones
+/// (cancellation, and changes of user in all threads), whose handlers touch no shared memory and which the
+/// library's own calls never block.
 const NEVER_HELD: [libc::c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, 32, 33];
 
-/// The kernel's mask of the signals that are held.
+/// The kernel's mask of the signals that are deferred.
 const HELD: u64 = {
     let (mut mask, mut index) = (u64::MAX, 0);
     while index < NEVER_HELD.len() {
@@ -206,10 +207,12 @@ fn block_all() -> u64 {
     before
 }
 
-/// Sets the calling thread's mask by the system call itself: the C library's function would be the one that the C face puts before it.
+/// Sets the calling thread's mask by the system call itself, because the C face intercepts the C library's
+/// function.
 fn set_mask(mask: &u64, before: *mut u64) {
     let (set, new, bytes) = (libc::SIG_SETMASK, ptr::from_ref(mask), size_of::<u64>());
-    // SAFETY: the kernel reads one mask of the size told and writes the other, which is null or the caller's local. It cannot fail.
+    // SAFETY: the kernel reads one mask of the given size and writes the other, which is null or the caller's
+    // local. It cannot fail.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, set, new, before, bytes) };
 }
 
@@ -217,12 +220,12 @@ fn set_mask(mask: &u64, before: *mut u64) {
 mod tests {
     use super::*;
 
-    /// What is held, but for the two that the kernel blocks for nobody.
+    /// The deferred signals, except the two that the kernel never blocks.
     const ALL: u64 = HELD & !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
 
     fn blocked() -> u64 {
         let mut mask = 0;
-        // SAFETY: asks for the mask only, into a local of the size told.
+        // SAFETY: only queries the mask, into a local of the given size.
         unsafe {
             let (nothing, size) = (ptr::null::<u64>(), size_of::<u64>());
             libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, nothing, &raw mut mask, size)
@@ -230,19 +233,24 @@ mod tests {
         mask & HELD
     }
 
-    /// One test, since what is announced stays so for the process.
+    /// One test, because an announcement is permanent for the process.
     #[test]
     fn signals_are_blocked_once_the_program_handles_one_and_whoever_is_inside_is_waited_for() {
-        assert!(can_be_held(libc::SIGINT) && can_be_held(64) && !can_be_held(65) && !can_be_held(0));
-        assert!(!can_be_held(libc::SIGSEGV) && !can_be_held(33));
+        assert!(
+            can_be_deferred(libc::SIGINT)
+                && can_be_deferred(64)
+                && !can_be_deferred(65)
+                && !can_be_deferred(0)
+        );
+        assert!(!can_be_deferred(libc::SIGSEGV) && !can_be_deferred(33));
         let before = blocked();
         expect_handler_of(libc::SIGBUS);
         let (inside, announced) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let held = SignalsHeld::hold();
-                let nested = SignalsHeld::hold();
-                assert_eq!(blocked(), before, "nobody handles anything yet");
+                let deferred = SignalsDeferred::defer();
+                let nested = SignalsDeferred::defer();
+                assert_eq!(blocked(), before, "there is no handler yet");
                 inside.store(true, Ordering::SeqCst);
                 while !HAS_HANDLERS.load(Ordering::SeqCst) {
                     std::thread::yield_now();
@@ -252,7 +260,7 @@ mod tests {
                 assert_eq!(blocked(), ALL);
                 drop(nested);
                 assert_eq!(blocked(), ALL);
-                drop(held);
+                drop(deferred);
                 assert_eq!(blocked(), before);
             });
             while !inside.load(Ordering::SeqCst) {
@@ -261,12 +269,12 @@ mod tests {
             expect_handler_of(libc::SIGUSR1);
             announced.store(true, Ordering::SeqCst);
         });
-        let held = SignalsHeld::hold();
+        let deferred = SignalsDeferred::defer();
         assert_eq!(blocked(), ALL);
-        drop(held);
-        let held = SignalsHeld::by_the_kernel();
-        drop(SignalsHeld::hold());
-        assert_eq!(blocked(), before, "the kernel has blocked what there is to block");
-        drop(held);
+        drop(deferred);
+        let deferred = SignalsDeferred::by_the_kernel();
+        drop(SignalsDeferred::defer());
+        assert_eq!(blocked(), before, "the guard leaves the mask to the kernel");
+        drop(deferred);
     }
 }

@@ -1,15 +1,15 @@
-//! Stalls: time that a thread of the program spends stopped in page faults which the kernel reports as events.
+//! Stalls: time that a thread of the program spends stopped in page faults that the kernel reports as events.
 //!
-//! The service thread sees only the middle of a stall: it begins before the event is read and ends after the page is
-//! there, by the time it takes to wake a thread each. But a thread that waits uses no processor time, so what a stretch
-//! of the program's own code took beyond its processor time was a stall. Being descheduled looks the same; therefore
-//! no more than `WAKE_UPS` is added to what the service thread saw.
+//! The service thread sees only the middle of a stall, which begins before the event is read and ends after
+//! the page has arrived; each end adds the time to wake a thread. But a waiting thread uses no processor
+//! time, so the elapsed time of the program's own code beyond its processor time was a stall. Being
+//! descheduled looks the same; therefore at most `WAKE_UPS` is added to what the service thread saw.
 
 use std::time::{Duration, Instant};
 
 use crate::time_class::TimeClass;
 
-/// One thread's clock, which tells its stalls.
+/// Measures one thread's stalls.
 #[derive(Debug)]
 pub(crate) struct StallClock {
     /// The thread's processor time.
@@ -17,16 +17,16 @@ pub(crate) struct StallClock {
     stretch: Stretch,
 }
 
-/// Two wake-ups, at worst behind another thread's time slice.
+/// Two wake-ups, at worst after another thread's time slice.
 const WAKE_UPS: Duration = Duration::from_millis(4);
 
 #[derive(Debug)]
 struct Stretch {
     began: Instant,
     processor_time: Duration,
-    /// The fault that the thread was stopped in last.
+    /// The thread's last fault.
     class: Option<TimeClass>,
-    /// For how long it waited while the service thread knew of it.
+    /// How long it waited while the service thread knew of it.
     served: Duration,
 }
 
@@ -48,7 +48,8 @@ impl StallClock {
         Some(StallClock { clock, stretch })
     }
 
-    /// Ends a stretch of the program's own code and begins the next: how long it was stalled, and in which kind of fault.
+    /// Ends a stretch of the program's own code and begins the next. Returns the stall time, and the kind of
+    /// fault.
     pub(crate) fn settle(&mut self, begun: Option<TimeClass>) -> Option<(TimeClass, Duration)> {
         let stretch = &mut self.stretch;
         let (now, processor_time) = (Instant::now(), read(self.clock)?);
@@ -60,12 +61,12 @@ impl StallClock {
         Some((class?, charged))
     }
 
-    /// The service thread knew of the latest stall for so long.
+    /// Adds the time for which the service thread knew of the latest stall.
     pub(crate) fn note_served(&mut self, served: Duration) {
         self.stretch.served += served;
     }
 
-    /// The program's own code goes on after a call.
+    /// Begins a new stretch when the program's own code continues after a call.
     pub(crate) fn restart(&mut self) {
         if let Some(processor_time) = read(self.clock) {
             self.stretch =

@@ -1,4 +1,4 @@
-//! The program's threads, as the runtime knows them: each has a place where it waits.
+//! The program's threads, as the runtime knows them. Each has a place where it waits.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,19 +11,19 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::stalls::StallClock;
 
-/// The most threads of one process that may use the runtime at a time.
+/// Maximum number of threads of one process that may use the runtime at a time.
 pub(crate) const THREADS_MAX: usize = 1024;
 
-/// What a thread waits for. A signal handler of the program's may run while its thread waits in a call, and may touch
-/// shared memory: that fault's answer must not be taken for the call's. Handlers do not nest deeper, for signals are
-/// blocked while a fault is served.
+/// What a thread waits for. A signal handler of the program may run while its thread waits in a call, and may
+/// touch shared memory. That fault's answer must not be taken for the call's. Handlers do not nest deeper,
+/// because signals are blocked while a fault is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Call,
     Fault,
 }
 
-/// What a waiting thread gets.
+/// The answer to a waiting thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// From the engine.
@@ -39,18 +39,18 @@ pub(crate) enum Answer {
 pub(crate) struct PendingEnd(AtomicU64);
 
 impl PendingEnd {
-    /// Leaves one more; what was there before.
+    /// Replaces the pending end. Returns the previous one.
     pub(crate) fn replace(&self, at_ns: Option<u64>) -> Option<u64> {
         // Zero means none.
         self.0.swap(at_ns.map_or(0, |at_ns| at_ns + 1), Ordering::Relaxed).checked_sub(1)
     }
 }
 
-/// One thread's place to wait.
+/// The place where one thread waits.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     ready: AtomicBool,
-    /// The thread sleeps, or is about to: whoever answers must ring its bell.
+    /// True if the thread sleeps, or is about to: an answer must then ring its bell.
     asleep: AtomicBool,
     answer: Mutex<Option<Answer>>,
     bell: OnceLock<OwnedFd>,
@@ -68,12 +68,12 @@ impl Slot {
         }
     }
 
-    /// Whether the answer is there.
+    /// Returns true if the answer has arrived.
     pub(crate) fn is_answered(&self) -> bool {
         self.ready.load(Ordering::SeqCst)
     }
 
-    /// The answer, if it is there.
+    /// Takes the answer, if it has arrived.
     pub(crate) fn take(&self) -> Option<Answer> {
         if !self.ready.load(Ordering::SeqCst) {
             return None;
@@ -82,13 +82,13 @@ impl Slot {
         self.answer.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Announces that the thread will sleep on its bell; false when the answer has come meanwhile.
+    /// Announces that the thread will sleep on its bell. Returns false if the answer has arrived meanwhile.
     pub(crate) fn sleeps(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst); // SYNC POINT: pairs with `answer`
         !self.ready.load(Ordering::SeqCst)
     }
 
-    /// The thread is up again.
+    /// Records that the thread is awake again.
     pub(crate) fn awake(&self) {
         self.asleep.store(false, Ordering::SeqCst);
         if let Some(bell) = self.bell.get() {
@@ -96,7 +96,7 @@ impl Slot {
         }
     }
 
-    /// What the thread sleeps on.
+    /// Returns the descriptor that the thread sleeps on.
     pub(crate) fn bell(&self) -> Option<BorrowedFd<'_>> {
         self.bell.get().map(|bell| bell.as_fd())
     }
@@ -110,16 +110,16 @@ impl Slot {
     }
 }
 
-/// A call that other threads must end, for the report of threads that wait for ever.
+/// A call that other threads must end, for reports of endless waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
     /// Its name.
     pub(crate) name: &'static str,
-    /// Its arguments, as far as they tell.
+    /// Its relevant arguments.
     pub(crate) arguments: [Option<u32>; 2],
-    /// The lock that it waits for, if it is one.
+    /// The lock that it waits for, if any.
     pub(crate) lock: Option<u32>,
-    /// Where the program called (a return address), 0 when it is not known.
+    /// Where the program called (a return address), 0 if unknown.
     pub(crate) site: usize,
 }
 
@@ -139,7 +139,7 @@ pub(crate) struct Place {
     tid: AtomicU32,
     sleep: Mutex<Option<Sleep>>,
     stalls: Mutex<Option<StallClock>>,
-    /// The thread's number in the trace: unlike places, these are not given out again.
+    /// The thread's number in the trace. Unlike places, trace numbers are not reused.
     trace_number: AtomicU32,
     pending_end: PendingEnd,
 }
@@ -162,18 +162,18 @@ impl Place {
     }
 }
 
-/// All threads of the process. A thread gets its place when it first needs it, and gives it back when it ends, if it was started
-/// where the runtime could see it.
+/// All threads of the process. A thread gets its place when it first needs it. It returns the place when it
+/// ends, if the runtime saw it start.
 #[derive(Debug)]
 pub(crate) struct Threads {
     places: Box<[Place]>,
-    /// Places below this number have been given out.
+    /// Number of places assigned so far.
     given: AtomicU32,
-    /// Those that were given back.
+    /// Places that were returned.
     free: Mutex<Vec<u32>>,
-    /// Threads there have been.
+    /// Number of threads so far.
     known: AtomicU32,
-    /// How many sleeps have begun or ended.
+    /// Number of sleeps begun or ended.
     generation: AtomicU64,
 }
 
@@ -193,7 +193,8 @@ impl Threads {
         }
     }
 
-    /// The calling thread's number; `None` when there are no more threads or descriptors to be had. Signals are held.
+    /// Returns the calling thread's number; `None` when no more threads or descriptors are available. Signals
+    /// are held.
     fn my_number(&self) -> Option<u32> {
         if let Some(number) = MINE.get() {
             return Some(number);
@@ -211,33 +212,33 @@ impl Threads {
         Some(number)
     }
 
-    /// Where the calling thread waits.
+    /// Returns the calling thread's waiter.
     pub(crate) fn mine(&self, purpose: Purpose) -> Option<Waiter> {
         let number = self.my_number()?;
         Some(Waiter(2 * number + u32::from(purpose == Purpose::Fault)))
     }
 
-    /// The calling thread's place, once it has one.
+    /// Returns the calling thread's place, once it has one.
     pub(crate) fn my_place(&self) -> Option<&Place> {
         MINE.get().map(|number| &self.places[number as usize])
     }
 
-    /// A number for a thread that nobody has had.
+    /// Returns a trace number that no thread has had.
     pub(crate) fn next_trace_number(&self) -> u32 {
         self.known.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// All places that have a thread.
+    /// Iterates over all places that have a thread.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Place> {
         self.in_use().map(|(_, place)| place)
     }
 
-    /// The place of the thread that a waiter belongs to.
+    /// Returns the place of the thread that a waiter belongs to.
     pub(crate) fn place_of(&self, waiter: Waiter) -> &Place {
         &self.places[Self::number_of(waiter) as usize]
     }
 
-    /// The place of the thread that the kernel knows by this number.
+    /// Returns the place of the thread with this kernel number.
     pub(crate) fn by_tid(&self, tid: u32) -> Option<&Place> {
         self.in_use().find(|(_, place)| place.tid.load(Ordering::Relaxed) == tid).map(|(_, place)| place)
     }
@@ -250,12 +251,13 @@ impl Threads {
             .map(|(number, place)| (number as u32, place))
     }
 
-    /// The number of the thread that a waiter belongs to.
+    /// Returns the number of the thread that a waiter belongs to.
     pub(crate) fn number_of(waiter: Waiter) -> u32 {
         waiter.0 / 2
     }
 
-    /// The calling thread ends. Its place is another's, unless it `holds` locks, which nobody must think his own.
+    /// Ends the calling thread. Its place can be reused, unless it `holds` locks, which would then seem to
+    /// belong to the next thread.
     pub(crate) fn finish_mine(&self, holds: impl FnOnce(u32) -> bool) {
         let Some(number) = MINE.take() else { return };
         let place = &self.places[number as usize];
@@ -271,16 +273,16 @@ impl Threads {
         if waiter.0.is_multiple_of(2) { &place.for_calls } else { &place.for_faults }
     }
 
-    /// The slot that a peer's message names, if it is one that was given out.
+    /// Returns the slot that a peer's message names, if it was assigned.
     pub(crate) fn checked(&self, ticket: u32) -> Option<&Slot> {
         let given = (self.given.load(Ordering::Relaxed) as usize).min(THREADS_MAX);
         ((ticket / 2) < given as u32).then(|| self.get(Waiter(ticket)))
     }
 }
 
-/// Who sleeps in which call.
+/// The calls in which threads sleep.
 impl Threads {
-    /// Runs `act`, in which the calling thread may come to sleep in `call`.
+    /// Runs `act`, in which the calling thread may sleep in `call`.
     pub(crate) fn in_call<R>(&self, call: Call, act: impl FnOnce() -> R) -> R {
         let outer = CALL.replace(Some(call));
         let result = act();
@@ -288,7 +290,8 @@ impl Threads {
         result
     }
 
-    /// The calling thread is about to sleep. In a fault, whatever the call it interrupted, it does not wait for a thread.
+    /// Records that the calling thread is about to sleep. A thread in a fault does not wait for another
+    /// thread, whatever call the fault interrupted.
     pub(crate) fn falls_asleep(&self, waiter: Waiter) {
         if !waiter.0.is_multiple_of(2) {
             return;
@@ -302,7 +305,7 @@ impl Threads {
         }
     }
 
-    /// Its wait is over.
+    /// Records that its wait is over.
     pub(crate) fn wakes_up(&self, waiter: Waiter) {
         if waiter.0.is_multiple_of(2)
             && let Some(place) = self.my_place()
@@ -312,12 +315,12 @@ impl Threads {
         }
     }
 
-    /// How many waits have begun or ended.
+    /// Returns the number of waits begun or ended.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Every thread that has a place, and in which call it sleeps.
+    /// Returns every thread that has a place, and the call in which it sleeps.
     pub(crate) fn sleeps(&self) -> Vec<(u32, Option<Sleep>)> {
         self.in_use().map(|(number, place)| (number, *place.sleep())).collect()
     }

@@ -1,9 +1,9 @@
-//! The classes of time that a node's account tells apart.
+//! The classes of time that a node's account distinguishes.
 
 use hiroba_base::Access;
 use hiroba_memory::fault::FaultKind;
 
-/// A class of time that is measured; what is left over is computing.
+/// A class of time that is measured; the remaining time is computing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimeClass {
     ReadFault,
@@ -14,7 +14,7 @@ pub(crate) enum TimeClass {
     Other,
 }
 
-/// What a fault of this kind is counted as, and what it wants.
+/// Returns the class and the wanted access of a fault of this kind.
 pub(crate) fn classify(kind: FaultKind) -> (TimeClass, Access) {
     match kind {
         FaultKind::Read => (TimeClass::ReadFault, Access::Read),

@@ -1,18 +1,18 @@
-//! First in, first out: the page that came first leaves first, used or not.
+//! First in, first out: the oldest page leaves first, used or not.
 //!
 //! L. A. Belady, R. A. Nelson, G. S. Shedler: *An anomaly in space-time characteristics of certain programs
-//! running in a paging machine*, CACM 12(6), 1969: with FIFO, more memory may mean more faults. For the
-//! references 1 2 3 4 1 2 5 1 2 3 4 5 it takes nine page-ins with three frames and ten with four.
+//! running in a paging machine*, CACM 12(6), 1969: with FIFO, more memory may mean more faults. The
+//! references 1 2 3 4 1 2 5 1 2 3 4 5 need nine page-ins with three frames and ten with four.
 //!
-//! It needs no knowledge of references, and so costs nothing while pages are used. It is one of the two
-//! policies that Hattori, Yamamoto and Amano compare.
+//! It ignores references, so it costs nothing while pages are used. It is one of the two policies that
+//! Hattori, Yamamoto and Amano compare.
 
 use hiroba_base::PageId;
 
 use crate::Policy;
 use crate::queues::Queues;
 
-/// First in, first out.
+/// The FIFO policy.
 #[derive(Debug, Default)]
 pub struct Fifo {
     pages: Queues<1, ()>,
@@ -30,7 +30,7 @@ impl Policy for Fifo {
     fn reference(&mut self, _page: PageId) {}
 
     fn evict(&mut self, may_leave: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {
-        // A page that may not leave keeps its place: it is the first to be asked again.
+        // A page that may not leave keeps its place, and is asked about first the next time.
         let mut at = self.pages.front(0);
         while let Some(page) = at {
             if may_leave(page) {

@@ -1,13 +1,13 @@
-//! Which page leaves when memory is short.
+//! Page replacement: which page leaves when memory is short.
 //!
-//! A [`Policy`] knows which pages are in memory, hears which of them were used, and names the page that
-//! leaves when room is needed. It moves nothing itself and asks nobody: who uses it tells it everything, so
-//! one policy runs in a node, over a recorded trace and in the model of an old machine.
+//! A [`Policy`] knows which pages are in memory, is informed of their uses, and chooses the page that leaves
+//! when room is needed. It moves nothing itself and queries nothing: its user passes it all information. So
+//! the same policy runs in a node, over a recorded trace, and in the model of an old machine.
 //!
-//! Read `policy.rs` first, then the policies in the order of their years: `fifo.rs`, `clock.rs` (1968),
-//! `lru_scan.rs` (1981), `lirs.rs` (2002), `s3_fifo.rs` (2023), `sieve.rs` (2024). `opt.rs` (1966) knows
-//! the future and is the yardstick. [`replay`](fn@replay) runs a trace against a policy. `attempt0` is the
-//! machine of Hattori, Yamamoto and Amano, on which FIFO and CLOCK were compared.
+//! Read `policy.rs` first, then the policies by year: `fifo.rs`, `clock.rs` (1968), `lru_scan.rs` (1981),
+//! `lirs.rs` (2002), `s3_fifo.rs` (2023), `sieve.rs` (2024). `opt.rs` (1966) knows the future and is the
+//! reference for comparison. [`replay`](fn@replay) runs a trace against a policy. `attempt0` is the machine
+//! of Hattori, Yamamoto and Amano, on which FIFO and CLOCK were compared.
 
 #![forbid(unsafe_code)]
 

@@ -1,22 +1,21 @@
-//! LIRS: pages stay whose uses lie close together.
+//! LIRS: keeps pages whose uses are close together.
 //!
 //! S. Jiang, X. Zhang: *LIRS: an efficient low inter-reference recency set replacement policy to improve
-//! buffer cache performance*, SIGMETRICS 2002. A page's *inter-reference recency* is the number of other
-//! pages that were used between its last two uses. Pages for which it is low (LIR) hold nearly all of
-//! memory and do not leave. The others (HIR) share one hundredth, and leave from there in the order in
-//! which they came. So of a loop over more pages than fit, which LRU, CLOCK and FIFO miss at each step,
-//! LIRS keeps what fits.
+//! A page's *inter-reference recency* is the number of other pages used between its last two uses. Pages with
+//! a low recency (LIR) fill nearly all of memory and do not leave. The others (HIR) share one hundredth of
+//! it, and leave in the order of their arrival. In a loop over more pages than fit, LRU, CLOCK and FIFO miss
+//! at each step; LIRS keeps as many pages as fit.
 //!
-//! The *stack* holds pages in the order of their last uses: all LIR pages, and those HIR pages, in memory
-//! or not, that were used later than the LIR page at its bottom. A HIR page that is used while it is in the
-//! stack has the lower recency of the two: it becomes LIR, and the one at the bottom becomes HIR. The stack
-//! is then *pruned*: HIR pages below the last LIR page can no longer win, and leave it.
+//! The *stack* contains pages in the order of their last uses: all LIR pages, and those HIR pages, resident
+//! or not, that were used after the LIR page at its bottom. A HIR page that is used while it is in the stack
+//! has a lower recency than that page: it becomes LIR, and the page at the bottom becomes HIR. The stack is
+//! then *pruned*: HIR pages below the last LIR page can no longer win, and are removed.
 //!
 //! # Deviations
 //!
-//! - How much memory there is shows at the first eviction. Until then all pages are LIR; then those at the
-//!   bottom become HIR, as many as the hundredth.
-//! - The stack holds at most as many pages that have left as there are in memory; the first that left is
+//! - The size of memory is only known at the first eviction. Until then all pages are LIR; then a hundredth
+//!   of them, from the bottom, become HIR.
+//! - The stack contains at most as many pages that have left as are in memory; the one that left first is
 //!   dropped.
 
 use hiroba_base::PageId;
@@ -24,7 +23,7 @@ use hiroba_base::PageId;
 use crate::Policy;
 use crate::queues::Queues;
 
-/// HIR pages hold this part of memory, one page at least.
+/// The fraction of memory for HIR pages, which is at least one page.
 const HIR_PART: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,17 +33,17 @@ enum Kind {
     HirGone,
 }
 
-/// LIRS.
+/// The LIRS policy.
 #[derive(Debug, Default)]
 pub struct Lirs {
     /// The back was used last: the top of the paper's stack S.
     stack: Queues<1, Kind>,
     /// HIR pages in memory, the paper's list Q: the front leaves first.
     here: Queues<1, ()>,
-    /// HIR pages of the stack that have left, in the order in which they did.
+    /// HIR pages of the stack that have left, in that order.
     gone: Queues<1, ()>,
     lir: usize,
-    /// How many LIR pages there should be; no number until a page has to leave.
+    /// The intended number of LIR pages; `None` until a page has to leave.
     lir_wanted: Option<usize>,
 }
 
@@ -53,7 +52,7 @@ impl Lirs {
         self.stack.requeue(0, page, kind);
     }
 
-    /// Takes HIR pages from below the last LIR page.
+    /// Removes HIR pages below the last LIR page.
     fn prune(&mut self) {
         while let Some(bottom) = self.stack.front(0) {
             if self.stack.note_mut(bottom).is_some_and(|kind| *kind == Kind::Lir) {
@@ -64,7 +63,7 @@ impl Lirs {
         }
     }
 
-    /// Makes the LIR page at the bottom HIR.
+    /// Turns the LIR page at the bottom into a HIR page.
     fn demote(&mut self) {
         self.prune();
         let Some(bottom) = self.stack.front(0) else { return };
@@ -74,7 +73,7 @@ impl Lirs {
         self.prune();
     }
 
-    /// Makes a HIR page of the stack LIR.
+    /// Turns a HIR page of the stack into a LIR page.
     fn promote(&mut self, page: PageId) {
         self.here.remove(page);
         self.gone.remove(page);
@@ -93,7 +92,7 @@ impl Lirs {
         }
     }
 
-    /// Takes a HIR page out of memory. What is in the stack stays there by name.
+    /// Removes a HIR page from memory. Its entry in the stack, if any, stays.
     fn leave(&mut self, page: PageId) {
         self.here.remove(page);
         if let Some(kind) = self.stack.note_mut(page) {
@@ -163,7 +162,7 @@ impl Policy for Lirs {
             if self.lir == 0 {
                 return None;
             }
-            // No HIR page may leave: the bottom's turn has come.
+            // No HIR page may leave: the page at the bottom is next.
             self.demote();
         };
         self.leave(page);

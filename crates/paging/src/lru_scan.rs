@@ -1,32 +1,31 @@
-//! Least recently used, as far as scans of reference bits tell.
+//! LRU approximated by scans of reference bits.
 //!
 //! Ö. Babaoglu, W. Joy: *Converting a swap-based system to do paging in an architecture lacking
-//! page-referenced bits*, SOSP 1981. True LRU would need a hook on each load. What can be had is, now and
-//! then, whether a page was used since somebody looked; where the machine keeps no such bit, pages are
-//! closed and the fault of the next use tells. So pages are kept in the order of the scan that last found
-//! them used, and within one scan in the order that they had.
+//! True LRU would need a hook on each load. A machine can only report from time to time whether a page was
+//! used since the last query; where it has no such bit, pages are closed and the next use faults. So pages
+//! are kept in the order of the scan that last found them used, and within one scan in their previous order.
 //!
-//! A scan looks at all pages, so it is made once in a while: when an eighth of memory has come in since the
-//! last one, or when the page that would leave was used since then.
+//! A scan examines all pages, so it is made seldom: when an eighth of memory has arrived since the last one,
+//! or when the page that would leave was used since then.
 
 use hiroba_base::PageId;
 
 use crate::Policy;
 use crate::queues::Queues;
 
-/// A scan is made when this part of the pages has come in.
+/// A scan is made when this fraction of the pages has arrived.
 const SCAN_EVERY: usize = 8;
 
-/// LRU by scans.
+/// The policy: LRU by scans.
 #[derive(Debug, Default)]
 pub struct LruScan {
-    /// The front was not used for longest. The note tells whether a page was used since the last scan.
+    /// The front was unused for longest. The note says whether a page was used since the last scan.
     pages: Queues<1, bool>,
     admitted_since_scan: usize,
 }
 
 impl LruScan {
-    /// Moves what was used to the back, in the order that it stands in.
+    /// Moves used pages to the back, in their present order.
     fn scan(&mut self) {
         self.admitted_since_scan = 0;
         let mut at = self.pages.front(0);
@@ -64,7 +63,7 @@ impl Policy for LruScan {
         while let Some(page) = at {
             if may_leave(page) {
                 if self.pages.note_mut(page).is_some_and(|used| *used) {
-                    // Once: a scan leaves no bit set.
+                    // At most once: a scan leaves no bit set.
                     self.scan();
                     return self.evict(may_leave);
                 }

@@ -1,9 +1,9 @@
-//! OPT: the page leaves whose next use is furthest away.
+//! OPT: the page whose next use is furthest away leaves.
 //!
 //! L. A. Belady: *A study of replacement algorithms for a virtual-storage computer*, IBM Systems Journal
-//! 5(2), 1966. No policy brings in fewer pages, whatever it knows. It needs the future, so it runs over a
-//! recorded trace only and is the yardstick of the others. It counts pages that come in; that dirty pages
-//! also cost a way out is not its concern.
+//! No policy brings in fewer pages. It needs the future, so it only runs over a recorded trace and is the
+//! reference for the others. It minimises the pages brought in; it ignores that writing dirty pages out also
+//! costs.
 
 use std::collections::BTreeSet;
 
@@ -14,15 +14,15 @@ use rustc_hash::FxHashMap;
 
 use crate::Policy;
 
-/// A use that never comes.
+/// The next use of a page that is not used again.
 const NEVER: usize = usize::MAX;
 
-/// OPT over one trace: it must be told of each use in the trace's order, of hits by [`Policy::reference`], of
-/// misses by [`Policy::admit`].
+/// OPT over one trace. It must be informed of each use in the trace's order: of hits by
+/// [`Policy::reference`], of misses by [`Policy::admit`].
 #[derive(Debug)]
 pub struct Opt {
     trace: Vec<PageId>,
-    /// For each use of the trace the place of the same page's next one.
+    /// For each use in the trace, the place of the same page's next use.
     next: Vec<usize>,
     at: usize,
     /// The next use of each page in memory.
@@ -32,7 +32,7 @@ pub struct Opt {
 }
 
 impl Opt {
-    /// Looks through the trace.
+    /// Makes the policy for a trace.
     pub fn over(trace: Vec<PageId>) -> Opt {
         let mut next = vec![NEVER; trace.len()];
         let mut seen = FxHashMap::default();

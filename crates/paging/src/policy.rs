@@ -1,40 +1,39 @@
-//! What every replacement policy does.
+//! The interface of every replacement policy.
 
 use hiroba_base::PageId;
 
 /// Chooses the page that leaves.
 ///
-/// A policy has no capacity of its own: its user decides when a page must leave, and shares of memory ("a
-/// tenth of it for new pages") are taken of the pages that are in memory at that moment. So a budget may
-/// change, and pages may be freed, while it runs.
+/// A policy has no capacity of its own. Its user decides when a page must leave, and fractions of memory ("a
+/// tenth for new pages") relate to the pages that are in memory at that moment. So a budget may change, and
+/// pages may be freed, at any time.
 ///
-/// References may be told late and in batches, since a machine without a hook on each load learns of them by
-/// scans. A policy takes each word of one as "at least once since the last word of it".
+/// References may be reported late and in batches, because a machine without a hook on each load finds them
+/// by scans. A policy interprets a report as "used at least once since the last report".
 ///
-/// Each call costs amortised constant time, but for [`evict`](Policy::evict) with pages that may not leave,
-/// which also costs time for each of those, and for `Opt`, which pays a logarithm.
+/// Each call costs amortised constant time. Exceptions are [`evict`](Policy::evict) with pages that may not
+/// leave, which also costs time for each of those, and `Opt`, which costs a logarithm.
 pub trait Policy: Send {
-    /// The name that the command line and the tables use.
+    /// Returns the name for the command line and tables.
     fn name(&self) -> &'static str;
 
-    /// Hears that `page` has come into memory, because it was used. The page must not be in memory yet.
+    /// Records that `page` has come into memory, because it was used. The page must not be in memory yet.
     fn admit(&mut self, page: PageId);
 
-    /// Hears that `page` was used. Of pages that are not in memory nothing is noted.
+    /// Records that `page` was used. Uses of pages that are not in memory are ignored.
     fn reference(&mut self, page: PageId);
 
-    /// Names the page that leaves, of those for which `may_leave` holds, and counts it as gone. `None` if
-    /// there is no such page: then nothing has left. A page that may not leave is asked about at most a few
-    /// times.
+    /// Chooses the page that leaves, among those for which `may_leave` returns true, and counts it as gone.
+    /// Returns `None` if there is no such page. Asks about a page that may not leave at most a few times.
     fn evict(&mut self, may_leave: &mut dyn FnMut(PageId) -> bool) -> Option<PageId>;
 
-    /// Hears that `page` has gone for another reason, such as that it was freed: nothing of it is remembered.
+    /// Forgets `page`, which left for another reason, such as that it was freed.
     fn forget(&mut self, page: PageId);
 
-    /// The number of pages in memory.
+    /// Returns the number of pages in memory.
     fn resident(&self) -> usize;
 
-    /// The number of pages of which something is known, those that have left included: at most twice the
+    /// Returns the number of pages that the policy knows, including pages that have left: at most twice the
     /// largest number of pages that were in memory at once.
     fn remembered(&self) -> usize {
         self.resident()

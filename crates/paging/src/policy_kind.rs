@@ -10,22 +10,22 @@ use crate::{Clock, Fifo, Lirs, LruScan, Policy, S3Fifo, Sieve};
 pub enum PolicyKind {
     /// First in, first out.
     Fifo,
-    /// A second chance for pages that were used.
+    /// A second chance for used pages.
     Clock,
-    /// Least recently used, as far as scans tell.
+    /// Least recently used, approximated by scans.
     LruScan,
     /// Low inter-reference recency.
     Lirs,
-    /// Three queues: new pages prove themselves in a small one.
+    /// Three queues: new pages first enter a small one.
     S3Fifo,
-    /// A hand that leaves used pages where they are.
+    /// A hand that leaves used pages in their places.
     Sieve,
 }
 
-/// The name is no policy's.
+/// The name is not a policy's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy {
-    /// What was asked for.
+    /// The name given.
     pub got: String,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Display for UnknownPolicy {
 impl core::error::Error for UnknownPolicy {}
 
 impl PolicyKind {
-    /// All of them, in the order of their years.
+    /// All of them, by year.
     pub const ALL: [PolicyKind; 6] = [
         PolicyKind::Fifo,
         PolicyKind::Clock,
@@ -52,7 +52,7 @@ impl PolicyKind {
         PolicyKind::Sieve,
     ];
 
-    /// The name that the command line takes.
+    /// Returns the name for the command line.
     pub fn name(self) -> &'static str {
         match self {
             PolicyKind::Fifo => "fifo",
@@ -64,7 +64,7 @@ impl PolicyKind {
         }
     }
 
-    /// A policy of this kind, with no page in memory.
+    /// Makes a policy of this kind, without pages.
     pub fn make(self) -> Box<dyn Policy> {
         match self {
             PolicyKind::Fifo => Box::new(Fifo::default()),

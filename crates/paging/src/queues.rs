@@ -1,7 +1,7 @@
-//! Queues of pages: the memory that all policies are made of.
+//! Queues of pages: the data structure of all policies.
 //!
-//! Slots lie in one vector and are linked by their indices; a map finds the slot of a page. So a page is
-//! taken from the middle of a queue in constant time, and a slot is reused once its page has gone.
+//! Slots are in one vector and linked by their indices; a map finds the slot of a page. So a page is removed
+//! from the middle of a queue in constant time, and its slot is reused.
 
 use hiroba_base::PageId;
 use rustc_hash::FxHashMap;
@@ -25,8 +25,8 @@ struct Ends {
     length: usize,
 }
 
-/// `N` queues, with each page in at most one of them, and a note on each page. The front is where pages
-/// have been longest.
+/// `N` queues, with each page in at most one of them, and a note on each page. The front has the pages that
+/// have been there longest.
 #[derive(Clone, Debug)]
 pub struct Queues<const N: usize, T> {
     slots: Vec<Slot<T>>,
@@ -43,33 +43,33 @@ impl<const N: usize, T> Default for Queues<N, T> {
 }
 
 impl<const N: usize, T> Queues<N, T> {
-    /// The number of pages in a queue.
+    /// Returns the number of pages in a queue.
     pub fn length(&self, queue: usize) -> usize {
         self.ends[queue].length
     }
 
-    /// The number of pages in all queues.
+    /// Returns the number of pages in all queues.
     pub fn total(&self) -> usize {
         self.places.len()
     }
 
-    /// The queue that a page is in.
+    /// Returns the queue that a page is in.
     pub fn queue_of(&self, page: PageId) -> Option<usize> {
         self.places.get(&page).map(|slot| self.slots[*slot as usize].queue)
     }
 
-    /// The note on a page.
+    /// Returns the note on a page.
     pub fn note_mut(&mut self, page: PageId) -> Option<&mut T> {
         let slot = *self.places.get(&page)?;
         Some(&mut self.slots[slot as usize].note)
     }
 
-    /// The page at the front of a queue.
+    /// Returns the page at the front of a queue.
     pub fn front(&self, queue: usize) -> Option<PageId> {
         self.page_at(self.ends[queue].front)
     }
 
-    /// The page behind this one, in its queue.
+    /// Returns the page behind this one, in its queue.
     pub fn behind(&self, page: PageId) -> Option<PageId> {
         let slot = *self.places.get(&page)?;
         self.page_at(self.slots[slot as usize].behind)
@@ -79,7 +79,7 @@ impl<const N: usize, T> Queues<N, T> {
         (slot != NONE).then(|| self.slots[slot as usize].page)
     }
 
-    /// Puts a page that is in no queue at the back of one.
+    /// Appends a page that is in no queue to the back of one.
     pub fn push(&mut self, queue: usize, page: PageId, note: T) {
         let back = self.ends[queue].back;
         let slot = Slot { page, queue, before: back, behind: NONE, note };
@@ -103,7 +103,7 @@ impl<const N: usize, T> Queues<N, T> {
         self.ends[queue].length += 1;
     }
 
-    /// Takes a page out of its queue.
+    /// Removes a page from its queue. Returns false if it is in none.
     pub fn remove(&mut self, page: PageId) -> bool {
         let Some(index) = self.places.remove(&page) else { return false };
         let Slot { queue, before, behind, .. } = self.slots[index as usize];
@@ -120,7 +120,7 @@ impl<const N: usize, T> Queues<N, T> {
         true
     }
 
-    /// Moves a page to the back of a queue, the one that it is in or another.
+    /// Moves a page to the back of a queue, its own or another.
     pub fn requeue(&mut self, queue: usize, page: PageId, note: T) {
         self.remove(page);
         self.push(queue, page, note);

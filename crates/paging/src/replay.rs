@@ -1,4 +1,4 @@
-//! A trace run against a policy: how many pages come in and go out.
+//! Runs a trace against a policy: counts the pages that come in and go out.
 
 use hiroba_base::PageId;
 use rustc_hash::FxHashSet;
@@ -8,24 +8,24 @@ use crate::Policy;
 /// A use of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// Which one.
+    /// The page.
     pub page: PageId,
-    /// Whether it was changed.
+    /// True if the page was changed.
     pub is_store: bool,
 }
 
-/// What went in and out.
+/// The traffic of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Uses of pages.
     pub references: u64,
     /// Pages that came in, each page's first time included.
     pub page_ins: u64,
-    /// Changed pages that had to be written out when they left. What is in memory at the end is not.
+    /// Changed pages that were written out when they left. Pages in memory at the end do not count.
     pub page_outs: u64,
 }
 
-/// Runs a trace in memory of `frames` pages, at least one, told of each use.
+/// Runs a trace in memory of `frames` pages, at least one. The policy is informed of each use.
 pub fn replay(policy: &mut dyn Policy, frames: usize, trace: impl IntoIterator<Item = Reference>) -> Traffic {
     assert!(frames > 0, "a page that is used must be in memory");
     let (mut here, mut dirty) = (FxHashSet::default(), FxHashSet::default());

@@ -1,16 +1,16 @@
-//! S3-FIFO: a small queue in which new pages prove themselves, a main one, and one of those that left.
+//! S3-FIFO: a small queue for new pages, a main queue, and a queue of pages that left.
 //!
 //! J. Yang, Y. Zhang, Z. Qiu, Y. Yue, K. V. Rashmi: *FIFO queues are all you need for cache eviction*, SOSP
-//! 2023, algorithm 1. Most pages of most traces are used once and not again for long. They come into the
-//! *small* queue, a tenth of memory, and leave from there without having pushed out anything of the *main*
-//! queue. What was used more than once meanwhile goes on to the main queue, in which a page has as many
-//! second chances as it was used, three at most. The *ghost* queue holds the names of pages that left the
-//! small one: a page that comes back while its name is there goes to the main queue at once.
+//! Most pages of most traces are used once and not again for long. They enter the *small* queue, a tenth of
+//! memory, and leave from there without displacing any page of the *main* queue. A page that was used more
+//! than once meanwhile moves to the main queue, in which it has as many second chances as it was used, at
+//! most three. The *ghost* queue contains the names of pages that left the small queue: a page that comes
+//! back while its name is kept there goes to the main queue at once.
 //!
 //! # Deviations
 //!
-//! - The paper's ghost queue has as many entries as the main one has room for; here it has at most as many as
-//!   there are pages in memory.
+//! - The paper's ghost queue has as many entries as the main queue has room for. Here it has at most as many
+//!   as there are pages in memory.
 //! - A page that may not leave goes to the back of its queue.
 
 use hiroba_base::PageId;
@@ -22,12 +22,12 @@ const SMALL: usize = 0;
 const MAIN: usize = 1;
 const GHOST: usize = 2;
 
-/// The small queue has this part of memory.
+/// The fraction of memory for the small queue.
 const SMALL_PART: usize = 10;
-/// Uses are counted up to here.
+/// Uses are counted up to this number.
 const USES_MAX: u8 = 3;
 
-/// S3-FIFO.
+/// The S3-FIFO policy.
 #[derive(Debug, Default)]
 pub struct S3Fifo {
     /// The note counts the uses.
@@ -52,7 +52,7 @@ impl S3Fifo {
     }
 
     fn evict_main(&mut self, may_leave: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {
-        // After as many turns as uses are counted no page has a chance left.
+        // After this many turns no page has a chance left.
         for _ in 0..(usize::from(USES_MAX) + 1) * self.pages.length(MAIN) {
             let page = self.pages.front(MAIN)?;
             let uses = self.pages.note_mut(page).map_or(0, |uses| *uses);
@@ -94,7 +94,7 @@ impl Policy for S3Fifo {
         let page = if small_first {
             self.evict_small(may_leave).or_else(|| self.evict_main(may_leave))
         } else {
-            // What is left when nothing of the main queue may leave: the small one, and what it passes on.
+            // If no page of the main queue may leave: the small one, and the pages that it moves on.
             self.evict_main(may_leave)
                 .or_else(|| self.evict_small(may_leave))
                 .or_else(|| self.evict_main(may_leave))

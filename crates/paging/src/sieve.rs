@@ -1,23 +1,22 @@
-//! SIEVE: used pages stay where they are, and the hand passes them by.
+//! SIEVE: used pages keep their places, and the hand passes them.
 //!
 //! Y. Zhang, J. Yang, Y. Yue, Y. Vigfusson, K. V. Rashmi: *SIEVE is simpler than LRU: an efficient turn-key
-//! eviction algorithm for web caches*, NSDI 2024. As with CLOCK the hand clears the bits of used pages and
-//! takes the first page that was not used. But pages stand in the order in which they came, new ones at the
-//! back, and the hand, when it has taken one, goes on from there. So what is new is looked at soon and, if
-//! it was not used, leaves soon (*quick demotion*), while what was used sinks to the front, where the hand
-//! comes once a turn (*lazy promotion*: nothing moves on a hit).
+//! As in CLOCK, the hand clears the bits of used pages and takes the first unused page. But pages are in the
+//! order of their arrival, new ones at the back, and after taking one the hand continues from there. So a new
+//! page is examined soon and, if unused, leaves soon (*quick demotion*), while used pages move to the front,
+//! where the hand arrives once per turn (*lazy promotion*: nothing moves on a hit).
 
 use hiroba_base::PageId;
 
 use crate::Policy;
 use crate::queues::Queues;
 
-/// SIEVE.
+/// The SIEVE policy.
 #[derive(Debug, Default)]
 pub struct Sieve {
-    /// The front came first. The note tells whether a page was used.
+    /// The front came first. The note says whether a page was used.
     pages: Queues<1, bool>,
-    /// Where the hand goes on: at the front, if nowhere.
+    /// Where the hand continues; `None` means at the front.
     hand: Option<PageId>,
 }
 
@@ -37,7 +36,7 @@ impl Policy for Sieve {
     }
 
     fn evict(&mut self, may_leave: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {
-        // The first turn clears every bit, so in the second one each page is asked about.
+        // The first turn clears every bit, so the second one asks about each page.
         for _ in 0..2 * self.pages.total() {
             let page = self.hand.or_else(|| self.pages.front(0))?;
             self.hand = self.pages.behind(page);

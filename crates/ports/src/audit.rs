@@ -1,4 +1,4 @@
-//! What a checker may look at: where rights and messages are, as one engine sees it.
+//! The state of one engine for a checker: where the engine believes rights and messages to be.
 
 use std::collections::BTreeMap;
 
@@ -13,53 +13,53 @@ use crate::names::Entry;
 /// One engine's view of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortAudit {
-    /// Whether the port is here.
+    /// True if the port is here.
     pub is_here: bool,
-    /// Where this engine believes it to be.
+    /// The node where this engine believes it to be.
     pub at: NodeId,
-    /// Whether the receive right has a name; else it is in a message.
+    /// True if the receive right has a name; otherwise it is in a message.
     pub is_named: bool,
-    /// Whether this node has send rights, or answers for some.
+    /// True if this node has send rights, or is responsible for some.
     pub holds: bool,
-    /// Rights that were sent on, to nodes that are not known to have them.
+    /// The number of rights that were sent on, to nodes that are not known to have them.
     pub pinned: usize,
     /// If the port is here: the nodes that are listed as holders.
     pub holders: Vec<NodeId>,
-    /// If the port is here: send-once rights and who has them.
+    /// If the port is here: the node of each send-once right.
     pub onces: BTreeMap<u64, NodeId>,
-    /// If the port is here: whether a no-senders notification is asked for.
+    /// If the port is here: true if a no-senders notification is requested.
     pub awaits_no_senders: bool,
-    /// If the port is here: messages in its queue.
+    /// If the port is here: the number of messages in its queue.
     pub queued: usize,
-    /// If the port is here: who waits for room.
+    /// If the port is here: the number of requests that wait for room.
     pub parked: usize,
 }
 
 /// One engine's rights and messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Audit {
-    /// Ports of which something is known.
+    /// Ports of which the engine has state.
     pub ports: BTreeMap<PortId, PortAudit>,
     /// Send-once rights in names, messages and requests for notifications.
     pub onces: Vec<Once>,
-    /// Names: port, whether it receives, user references of a send right.
+    /// Names: port, whether it receives, the number of user references of a send right.
     pub rights: Vec<(Name, PortId, bool, u32)>,
     /// Names of send-once rights.
     pub once_names: Vec<(Name, PortId)>,
-    /// Names that denote what has died, and their user references.
+    /// Names that denote dead rights, and their user references.
     pub dead_names: Vec<(Name, u32)>,
-    /// Messages that should be on their way and are not: they have not been answered.
+    /// The number of messages on their way that have not been answered.
     pub unanswered: usize,
-    /// Threads that wait for room.
+    /// The number of threads that wait for room.
     pub blocked: usize,
-    /// Deaths that have not taken effect.
+    /// The number of deaths that have not taken effect.
     pub deaths_pending: usize,
 }
 
 impl Engine {
-    /// Everything that a checker may want to know.
+    /// Returns all state that a checker may need.
     pub fn audit(&self) -> Audit {
-        let mut audit = Audit { deaths_pending: self.dying.len(), ..Audit::default() };
+        let mut audit = Audit { deaths_pending: self.deaths.dying.len(), ..Audit::default() };
         for (port, known) in &self.known {
             audit.ports.insert(*port, self.audit_port(*port, known));
             let Some(body) = known.body() else { continue };
@@ -75,7 +75,7 @@ impl Engine {
                 audit.unanswered += usize::from(!matches!(item.stage, Stage::Queued(_)));
             }
         }
-        for incoming in self.incoming.values() {
+        for incoming in self.long.incoming.values() {
             incoming.parcel.iter().for_each(|parcel| note(&mut audit.onces, parcel));
         }
         let waiting = self.services.iter().flat_map(super::engine::NameService::waiting);
@@ -124,7 +124,8 @@ impl Engine {
         audit
     }
 
-    /// The port that a name denotes rights to: for checkers, which must tell equal ports of different nodes.
+    /// Returns the port that a name denotes rights to. For checkers, which must recognise equal ports of
+    /// different nodes.
     pub fn port_behind(&self, name: Name) -> Option<PortId> {
         match self.names.get(name) {
             Ok(Entry::Port { port, .. }) => Some(*port),

@@ -1,30 +1,32 @@
-//! A port where its receive right is: queue, holders, and who waits for room.
+//! A port on the node with its receive right: queue, holders, and requests that wait for room.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use hiroba_base::NodeId;
 
 use crate::id::{Once, PortId};
-use crate::message::{DataType, data_bytes};
+use crate::message::DataType;
 use crate::wire::FlowKey;
 
-/// A right in a message that is in the keeping of the engine.
+/// A right in a message that the engine holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldRight {
     Dead,
     Send(PortId),
     Once(Once),
-    /// A receive right, and the number of the journey on which it is.
+    /// A receive right, and the number of its present journey.
     Receive(PortId, u64),
 }
 
-/// A message in the keeping of the engine.
+/// A message that the engine holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parcel {
     pub(crate) id: u32,
     pub(crate) types: Vec<DataType>,
     pub(crate) inline: Vec<u8>,
-    pub(crate) regions: Vec<Vec<u8>>,
+    /// Data that are shared with pieces on their way to the host.
+    pub(crate) regions: Vec<Arc<Vec<u8>>>,
     pub(crate) has_reply: bool,
     pub(crate) rights: Vec<HeldRight>,
     pub(crate) released: Vec<u8>,
@@ -32,21 +34,21 @@ pub(crate) struct Parcel {
     pub(crate) owed: Owed,
 }
 
-/// Which node must be told of what the sender has written to shared memory before the message goes there.
+/// The nodes that must receive the sender's writes to shared memory before the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owed {
     /// None: an engine has sent it.
     ToNone,
-    /// All but this one.
+    /// All except this one.
     ToAllBut(Option<NodeId>),
 }
 
 impl Parcel {
     pub(crate) fn data_bytes(&self) -> u64 {
-        data_bytes(&self.inline, &self.regions)
+        self.inline.len() as u64 + self.regions.iter().map(|region| region.len() as u64).sum::<u64>()
     }
 
-    /// Whether the node must be told first.
+    /// Returns true if the node must receive the writes first.
     pub(crate) fn owes(&self, to: NodeId) -> bool {
         match self.owed {
             Owed::ToNone => false,
@@ -54,7 +56,7 @@ impl Parcel {
         }
     }
 
-    /// A message of the engine's own.
+    /// Returns a message of the engine itself.
     pub(crate) fn notification(id: u32, inline: Vec<u8>, rights: Vec<HeldRight>, sender: NodeId) -> Parcel {
         let count = inline.len() as u32;
         let types = Vec::from_iter((count > 0).then_some(DataType { name: 0, element_bytes: 1, count }));
@@ -64,12 +66,12 @@ impl Parcel {
     }
 }
 
-/// Where a message in a queue has come from.
+/// The origin of a message in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// A thread of this node that holds a send right.
+    /// A thread of this node, by a send right.
     Local,
-    /// A send right of that node: the message's number.
+    /// A send right of that node, with the message's number.
     Flow(NodeId, u64),
     /// A send-once right: it needs no room in the queue.
     Once,
@@ -79,7 +81,7 @@ pub(crate) enum Source {
 pub(crate) struct Queued {
     pub(crate) source: Source,
     pub(crate) parcel: Parcel,
-    /// Bytes of the node's memory that were set aside for it.
+    /// The number of bytes of the node's memory that are reserved for it.
     pub(crate) reserved_bytes: u64,
 }
 
@@ -92,58 +94,60 @@ pub(crate) struct Holder {
     pub(crate) grants: u64,
     /// The number of its next message.
     pub(crate) next: u64,
-    /// All of its messages before this one were taken.
+    /// The number before which all of its messages were taken.
     pub(crate) taken: u64,
 }
 
 impl Holder {
-    /// Whether it may have send rights.
+    /// Returns true if it may have send rights.
     pub(crate) fn is_holding(&self) -> bool {
         self.holds || self.grants > self.seen
     }
 }
 
-/// Who waits for room in the queue.
+/// A request that waits for room in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parked {
-    /// Who asked; this node's own threads wait in its own flow.
+    /// The requesting node; this node's own threads wait in its own flow.
     pub(crate) from: NodeId,
     pub(crate) flow: FlowKey,
     pub(crate) origin: NodeId,
     pub(crate) sequence: u64,
     pub(crate) number: u64,
-    /// Memory that is asked for; none: the message is small, and room in the queue is enough.
+    /// The requested memory, or `None` if the message is small, so that room in the queue suffices.
     pub(crate) bytes: Option<u64>,
-    /// By a send-once right: it needs no room in the queue.
+    /// True if the request is by a send-once right, and needs no room in the queue.
     pub(crate) by_once: bool,
 }
 
-/// A port where its receive right is.
+/// A port on the node that has its receive right.
 #[derive(Clone, Debug)]
 pub(crate) struct Body {
     pub(crate) limit: u32,
     pub(crate) make_send: u32,
     pub(crate) queue: VecDeque<Queued>,
-    /// Long messages with a place in the queue, on their way.
+    /// The number of long messages on their way that have a place in the queue.
     pub(crate) incoming: u32,
     pub(crate) holders: BTreeMap<NodeId, Holder>,
-    /// Send-once rights: who has them, and by how many hops.
+    /// Send-once rights: the node that has each, and its number of hops.
     pub(crate) onces: BTreeMap<u64, (NodeId, u32)>,
     pub(crate) next_once: u64,
     pub(crate) parked: VecDeque<Parked>,
-    /// Who was told that there is room, and has not come yet.
+    /// Flows that were informed of room, and have not sent their request yet.
     pub(crate) promised: BTreeSet<(NodeId, FlowKey)>,
     pub(crate) no_senders: Option<(u32, Once)>,
     pub(crate) port_destroyed: Option<Once>,
-    /// Messages with rights to this port that were granted, and of which the receiver has not answered.
+    /// The number of granted messages with rights to this port that the receiver has not answered.
     pub(crate) granting: u32,
-    /// The receive right is in a message.
+    /// True if the receive right is in a message.
     pub(crate) in_transit: bool,
-    /// How many messages the receive right was put into.
+    /// The number of messages that the receive right was put into.
     pub(crate) journey: u64,
-    /// The port that the message is for.
+    /// The number of moves of the receive right between nodes.
+    pub(crate) moves: u64,
+    /// The destination of the message that contains the receive right.
     pub(crate) into: Option<PortId>,
-    /// When a message was last taken, by the node's count.
+    /// The node's count of messages taken when one was last taken from this port.
     pub(crate) served: u64,
 }
 
@@ -164,18 +168,19 @@ impl Body {
             granting: 0,
             in_transit: false,
             journey: 0,
+            moves: 0,
             into: None,
             served: 0,
         }
     }
 
-    /// Messages that take room, in the queue and on their way.
+    /// Returns the number of messages that take room, in the queue and on their way.
     pub(crate) fn filled(&self) -> usize {
         let queued = self.queue.iter().filter(|queued| queued.source != Source::Once).count();
         queued + self.incoming as usize
     }
 
-    /// Whether there is room for one that was not promised any.
+    /// Returns true if there is room for a message to which none was promised.
     pub(crate) fn has_room(&self) -> bool {
         self.filled() + self.promised.len() < self.limit as usize
     }

@@ -1,4 +1,7 @@
-//! What the program asks of an engine, and what an engine has its host do.
+//! Calls, which the program makes to an engine, and effects, which the engine asks its host to carry out.
+
+use core::ops::Range;
+use std::sync::Arc;
 
 use hiroba_base::{Instant, NodeId};
 
@@ -6,26 +9,26 @@ use crate::error::PortError;
 use crate::id::{Name, Ticket};
 use crate::message::{Disposition, Message, Received, RightToSend};
 
-/// How long a call waits.
+/// The time that a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     /// Not at all.
     None,
-    /// Until then.
+    /// Until this time.
     Until(Instant),
-    /// For ever.
+    /// Without a limit.
     Endless,
 }
 
-/// What a program calls.
+/// A call of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Make a port (`mach_port_allocate`): [`Outcome::Name`] of its receive right.
+    /// Make a port (`mach_port_allocate`). Returns [`Outcome::Name`] of its receive right.
     AllocatePort,
-    /// Make a set of ports: [`Outcome::Name`].
+    /// Make a set of ports. Returns [`Outcome::Name`].
     AllocateSet,
-    /// Give up one user reference of whatever kind of right; of a receive right or set: destroy it
-    /// (`mach_port_destroy` takes all at once).
+    /// Give up one user reference of a right of any kind. Destroys a receive right or set.
+    /// (`mach_port_destroy` takes all at once.)
     Deallocate(Name),
     /// Give up all rights that the name denotes.
     Destroy(Name),
@@ -33,91 +36,93 @@ pub enum Call {
     ModifyReferences {
         /// The name.
         name: Name,
-        /// How many more, or fewer.
+        /// The number of references to add, or to remove if negative.
         delta: i32,
     },
-    /// Put the right taken from `from` under `name` (`mach_port_insert_right`): `name` must denote the same
+    /// Put the right taken from `from` under `name` (`mach_port_insert_right`). `name` must denote the same
     /// port.
     InsertRight {
         /// The name that gets it.
         name: Name,
-        /// What is taken.
+        /// The right to take.
         from: RightToSend,
     },
-    /// Take a right out of a name and give it one of its own (`mach_port_extract_right`): [`Outcome::Name`].
+    /// Take a right out of a name and give it a new name (`mach_port_extract_right`). Returns
+    /// [`Outcome::Name`].
     ExtractRight(RightToSend),
-    /// Put a receive right into a set, out of the one where it is (`mach_port_move_member`).
+    /// Put a receive right into a set, out of its present one (`mach_port_move_member`).
     MoveMember {
         /// The receive right.
         member: Name,
-        /// The set; none to take it out.
+        /// The set, or `None` to take it out.
         into: Option<Name>,
     },
-    /// How many messages the queue takes, 1 to 65,536 (`mach_port_set_qlimit`).
+    /// Set the maximum number of messages in the queue, 1 to 65,536 (`mach_port_set_qlimit`).
     SetQueueLimit {
         /// The receive right.
         name: Name,
         /// The limit.
         limit: u32,
     },
-    /// The make-send count (`mach_port_set_mscount`).
+    /// Set the make-send count (`mach_port_set_mscount`).
     SetMakeSendCount {
         /// The receive right.
         name: Name,
         /// The count.
         count: u32,
     },
-    /// Ask for a notification (`mach_port_request_notification`), once: [`Outcome::Previous`].
+    /// Request a notification once (`mach_port_request_notification`). Returns [`Outcome::Previous`].
     RequestNotification {
         /// The name that it is about.
         name: Name,
-        /// Of what.
+        /// The event.
         of: Notification,
-        /// The send-once right that it comes by; none to call it off.
+        /// The send-once right that it uses, or `None` to cancel the request.
         notify: Option<RightToSend>,
     },
     /// Queue a message (`mach_msg` with `MACH_SEND_MSG`).
     Send {
-        /// By what right, and what becomes of it.
+        /// The right that it uses, and the effect on that.
         to: RightToSend,
         /// The message.
         message: Message,
-        /// How long to wait while the queue is full.
+        /// The time to wait while the queue is full.
         patience: Patience,
-        /// With a full queue: do not wait, take this one message, and tell when the port takes messages again
-        /// (`MACH_SEND_NOTIFY`): [`Outcome::WillNotify`].
+        /// With a full queue: do not wait, accept this one message, and notify when the port accepts messages
+        /// again (`MACH_SEND_NOTIFY`). Returns [`Outcome::WillNotify`].
         notify: Option<RightToSend>,
     },
-    /// Take a message (`mach_msg` with `MACH_RCV_MSG`): [`Outcome::Received`].
+    /// Take a message (`mach_msg` with `MACH_RCV_MSG`). Returns [`Outcome::Received`].
     Receive {
         /// A receive right, or a set.
         from: Name,
-        /// The most bytes of data to take.
+        /// The maximum number of bytes of data to take.
         bytes_max: Option<u64>,
-        /// How long to wait while there is none.
+        /// The time to wait while there is none.
         patience: Patience,
     },
-    /// Send, then receive the answer: both in one call.
+    /// Send, then receive the answer, in one call.
     Rpc {
-        /// By what right, and what becomes of it.
+        /// The right that it uses, and the effect on that.
         to: RightToSend,
         /// The message; a send-once right to `reply_port` becomes its reply.
         message: Message,
-        /// The receive right that the answer comes by.
+        /// The receive right for the answer.
         reply_port: Name,
-        /// The most bytes of data to take.
+        /// The maximum number of bytes of data to take.
         bytes_max: Option<u64>,
-        /// How long to wait, in all.
+        /// The time to wait in total.
         patience: Patience,
     },
-    /// What a name denotes (`mach_port_type`, `mach_port_get_refs`, `mach_port_get_receive_status`):
-    /// [`Outcome::Status`].
+    /// Query what a name denotes (`mach_port_type`, `mach_port_get_refs`, `mach_port_get_receive_status`).
+    /// Returns [`Outcome::Status`].
     Status(Name),
-    /// The name of a send right to the name service: [`Outcome::Name`], with a user reference more.
+    /// Query the name of a send right to the name service. Returns [`Outcome::Name`], with one more user
+    /// reference.
     NameService,
 }
 
-/// Of what a program can ask to be told.
+/// An event of which a program can request a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notification {
     /// The port of a send or send-once right has died.
@@ -134,34 +139,34 @@ pub enum Notification {
 /// What a name denotes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// The receive right.
+    /// True for a receive right.
     pub receive: bool,
-    /// User references of a send right.
+    /// The number of user references of a send right.
     pub send: u32,
-    /// A send-once right.
+    /// True for a send-once right.
     pub send_once: bool,
-    /// User references of a dead name.
+    /// The number of user references of a dead name.
     pub dead: u32,
-    /// A set.
+    /// True for a set.
     pub set: bool,
-    /// Of a receive right: messages in its queue.
+    /// For a receive right: the number of messages in its queue.
     pub queued: u32,
-    /// Of a receive right: how many its queue takes.
+    /// For a receive right: the maximum number of messages in its queue.
     pub limit: u32,
-    /// Of a receive right: its make-send count.
+    /// For a receive right: its make-send count.
     pub make_send: u32,
 }
 
-/// How a call went well.
+/// The result of a successful call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is done.
+    /// The call has been carried out.
     Done,
     /// A name.
     Name(Name),
     /// The message is queued although the queue was full; the notification will come.
     WillNotify,
-    /// A notification that was asked for before was called off; its send-once right, if there was one.
+    /// An earlier request for a notification was cancelled; its send-once right, if there was one.
     Previous(Option<Name>),
     /// A message.
     Received(Box<Received>),
@@ -169,29 +174,53 @@ pub enum Outcome {
     Status(Status),
 }
 
-/// What the host must do, in the order polled.
+/// A piece of a region that the host sends without an earlier copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tail {
+    pub(crate) region: Arc<Vec<u8>>,
+    pub(crate) range: Range<usize>,
+}
+
+impl Tail {
+    /// Returns its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.region[self.range.clone()]
+    }
+}
+
+/// A request that the host must carry out, in the order polled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Hand these bytes to `to`, reliably and in order.
     Send {
         /// The receiver, never this node.
         to: NodeId,
-        /// An encoded [`Envelope`](crate::wire::Envelope).
+        /// An encoded [`Envelope`](crate::wire::Envelope), without the tail.
         bytes: Vec<u8>,
-        /// A message goes along: `to` must first be told of what was written to shared memory before it was
-        /// sent.
+        /// A piece of a region to send directly after them.
+        tail: Option<Tail>,
+        /// True if a message is included: `to` must first receive the writes to shared memory that preceded
+        /// it.
         owes: bool,
     },
-    /// A call has ended. Each ends once.
+    /// The message of a failing call was not taken, and the caller gets its regions back. Not sent for a
+    /// message without regions. The call's end follows.
+    Returned {
+        /// The call.
+        ticket: Ticket,
+        /// The message's regions.
+        regions: Vec<Vec<u8>>,
+    },
+    /// A call has ended. Sent once for each call.
     Complete {
         /// The call.
         ticket: Ticket,
-        /// How.
+        /// The result.
         result: Result<Outcome, PortError>,
     },
 }
 
-/// A right under the name that a message may use: for callers' convenience.
+/// Returns a right under the name that a message may use, for callers' convenience.
 pub fn right(name: Name, disposition: Disposition) -> RightToSend {
     RightToSend { name, disposition }
 }

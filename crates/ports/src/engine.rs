@@ -1,4 +1,4 @@
-//! The engine: one node's ports.
+//! The engine: the ports of one node.
 
 mod admitting;
 mod calls;
@@ -10,6 +10,7 @@ mod notifying;
 mod receiving;
 mod rights;
 mod sending;
+mod word;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,39 +18,42 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use hiroba_base::{Instant, NodeId};
 
 use crate::body::{Body, Parcel};
-use crate::effect::{Call, Effect, Outcome};
+use crate::effect::{Call, Effect, Outcome, Tail};
 use crate::error::{PeerError, PortError};
 use crate::id::{Name, Once, PortId, Ticket};
 use crate::known::{Flow, Known, Place};
+use crate::message::Message;
 use crate::names::{Entry, Names};
-use crate::wire::{ACCEPTANCES_MAX, Acceptance, Envelope, FlowKey, Packet};
+use crate::wire::{Acceptance, Envelope, FlowKey, Packet, Word};
 
-use self::admitting::Incoming;
-use self::deaths::Dying;
+use self::admitting::LongMessages;
+use self::deaths::Deaths;
 pub(crate) use self::name_service::NameService;
-use self::receiving::Receiver;
+use self::receiving::Receivers;
+use self::word::Words;
 
-/// What bounds an engine. Equal on all nodes, but for the memory.
+/// The bounds of an engine. Equal on all nodes, except the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Names in use at a time; rights that messages bring may go beyond it.
+    /// The maximum number of names in use; rights that messages bring may exceed it.
     pub names_max: u32,
-    /// Data of a message up to this ride on the request; longer ones are asked memory for first.
+    /// The maximum number of bytes of data that a request carries. Longer messages first request memory.
     pub ride_bytes: usize,
     /// The length of the pieces of longer messages, in bytes.
     pub piece_bytes: usize,
-    /// Pieces that may be on their way before the first of them has come.
+    /// The maximum number of pieces on their way before the first of them has arrived.
     pub window_pieces: usize,
-    /// The most bytes of data in a message.
+    /// The maximum number of bytes of data in a message.
     pub message_bytes_max: u64,
-    /// Memory for long messages of other nodes, on their way and in queues; at least `message_bytes_max`.
+    /// The bytes of memory for long messages of other nodes, on their way and in queues; at least
+    /// `message_bytes_max`.
     pub memory_bytes: u64,
     /// The limit of a new port's queue.
     pub queue_limit: u32,
-    /// Requests of a flow that may be out at a time.
+    /// The maximum number of unanswered requests of a flow.
     pub requests_max: usize,
-    /// How long word of messages taken may wait for a packet to ride on.
-    pub acceptance_delay: Duration,
+    /// The maximum time that reports of messages queued and taken wait for a packet to carry them.
+    pub word_delay: Duration,
 }
 
 impl Default for Config {
@@ -63,7 +67,7 @@ impl Default for Config {
             memory_bytes: 1 << 30,
             queue_limit: 16,
             requests_max: 16,
-            acceptance_delay: Duration::from_micros(200),
+            word_delay: Duration::from_micros(200),
         }
     }
 }
@@ -72,7 +76,7 @@ impl Default for Config {
 ///
 /// The host calls [`call`](Engine::call), [`handle_message`](Engine::handle_message),
 /// [`handle_death`](Engine::handle_death) and [`handle_time`](Engine::handle_time), polls effects after each
-/// until there are none, and comes back at [`next_timeout`](Engine::next_timeout).
+/// until there are none, and calls again at [`next_timeout`](Engine::next_timeout).
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) me: NodeId,
@@ -81,39 +85,30 @@ pub struct Engine {
     now: Instant,
     pub(crate) names: Names,
     pub(crate) known: BTreeMap<PortId, Known>,
-    /// Send rights in messages in the keeping of this node whose port has died.
+    /// The numbers of send rights, to ports that have died, in messages that this node holds.
     strays: BTreeMap<PortId, u32>,
     pub(crate) flows: BTreeMap<FlowKey, Flow>,
     next_serial: u64,
-    pub(crate) incoming: BTreeMap<(NodeId, FlowKey, u64), Incoming>,
-    memory_used: u64,
-    /// Ports at which a message waits for memory, in the order in which they began to.
-    hungry: VecDeque<PortId>,
-    receivers: BTreeMap<u64, Receiver>,
-    next_receiver: u64,
-    /// Messages taken.
-    served: u64,
+    pub(crate) long: LongMessages,
+    receivers: Receivers,
     next_relay: u64,
     deadlines: BTreeSet<(Instant, Ticket)>,
-    accepted: BTreeMap<NodeId, BTreeMap<PortId, u64>>,
-    acceptances_due: Option<Instant>,
-    pub(crate) dying: BTreeMap<NodeId, Dying>,
-    dead: BTreeSet<NodeId>,
-    relocated: BTreeMap<PortId, NodeId>,
+    words: Words,
+    pub(crate) deaths: Deaths,
     pub(crate) services: Option<NameService>,
     effects: VecDeque<Effect>,
     to_self: VecDeque<Vec<u8>>,
     todo: Todo,
 }
 
-/// What must be looked at before a call returns.
+/// Checks that remain before a call returns.
 #[derive(Debug, Default)]
 struct Todo {
-    /// Whether this node still holds send rights to them, or anybody does.
+    /// Ports to which this node, or any other, may have no send rights left.
     holdings: BTreeSet<PortId>,
-    /// What can be sent.
+    /// Flows that may be able to send.
     flows: BTreeSet<FlowKey>,
-    /// Who can be let in.
+    /// Ports that may be able to admit requests.
     rooms: BTreeSet<PortId>,
     /// Messages that cannot be received any more.
     parcels: Vec<Parcel>,
@@ -121,20 +116,21 @@ struct Todo {
     receives: Vec<PortId>,
     /// Ports whose receive rights may close a circle.
     circles: BTreeSet<PortId>,
-    /// Memory has become free.
+    /// True if memory has become free.
     memory: bool,
-    /// Messages of node 0's name service.
+    /// True if node 0's name service has messages.
     services: bool,
-    /// Whether a death may take effect now.
+    /// True if a death may take effect now.
     deaths: bool,
 }
 
 impl Engine {
-    /// A node's engine. All nodes of the job begin with a send right to the name service, which node 0 has.
+    /// Returns a node's engine. All nodes of the job start with a send right to the name service, which node
+    /// 0 has.
     ///
     /// # Panics
     ///
-    /// When the node is none of the job's, or the limits contradict each other.
+    /// If the node is not one of the job's, or the limits contradict each other.
     pub fn new(me: NodeId, nodes: u16, config: Config) -> Engine {
         assert!(me.0 < nodes, "expected one of the job's {nodes} nodes, got node {me}");
         assert!(config.memory_bytes >= config.message_bytes_max, "expected memory for one message at least");
@@ -149,19 +145,12 @@ impl Engine {
             strays: BTreeMap::new(),
             flows: BTreeMap::new(),
             next_serial: 0,
-            incoming: BTreeMap::new(),
-            memory_used: 0,
-            hungry: VecDeque::new(),
-            receivers: BTreeMap::new(),
-            next_receiver: 0,
-            served: 0,
+            long: LongMessages::default(),
+            receivers: Receivers::default(),
             next_relay: 0,
             deadlines: BTreeSet::new(),
-            accepted: BTreeMap::new(),
-            acceptances_due: None,
-            dying: BTreeMap::new(),
-            dead: BTreeSet::new(),
-            relocated: BTreeMap::new(),
+            words: Words::new(nodes),
+            deaths: Deaths::default(),
             services: None,
             effects: VecDeque::new(),
             to_self: VecDeque::new(),
@@ -171,7 +160,8 @@ impl Engine {
         engine
     }
 
-    /// A thread of this node calls; [`Effect::Complete`] with the ticket ends the call, now or later.
+    /// Begins a call of a thread of this node. [`Effect::Complete`] with the ticket ends the call, now or
+    /// later.
     pub fn call(&mut self, ticket: Ticket, call: Call, now: Instant) {
         self.now = self.now.max(now);
         if let Some(result) = self.carry_out(ticket, call) {
@@ -180,17 +170,17 @@ impl Engine {
         self.settle();
     }
 
-    /// Ends a call that waits, if it still does.
+    /// Ends a call if it still waits.
     pub fn cancel(&mut self, ticket: Ticket) {
         self.give_up(ticket, Some(PortError::Interrupted));
         self.settle();
     }
 
-    /// Bytes of another node came.
+    /// Handles bytes from another node.
     ///
     /// # Errors
     ///
-    /// What the peer may not say. The engine is as it was, but for what could be understood.
+    /// A message that the peer may not send. The engine is unchanged, except for the parts that were valid.
     pub fn handle_message(&mut self, from: NodeId, bytes: &[u8], now: Instant) -> Result<(), PeerError> {
         self.now = self.now.max(now);
         if self.is_gone(from) {
@@ -201,14 +191,14 @@ impl Engine {
         result
     }
 
-    /// Another node has died: no message of it comes any more.
+    /// Handles the death of another node, from which no more messages come.
     pub fn handle_death(&mut self, node: NodeId, now: Instant) {
         self.now = self.now.max(now);
         self.hear_of_death(node);
         self.settle();
     }
 
-    /// Time has gone by.
+    /// Handles that time has passed.
     pub fn handle_time(&mut self, now: Instant) {
         self.now = self.now.max(now);
         while let Some((deadline, ticket)) = self.deadlines.first().copied()
@@ -217,24 +207,23 @@ impl Engine {
             self.deadlines.remove(&(deadline, ticket));
             self.give_up(ticket, None);
         }
-        if self.acceptances_due.is_some_and(|due| due <= self.now) {
-            self.send_acceptances();
-        }
+        self.send_due_word();
         self.settle();
     }
 
-    /// When [`handle_time`](Engine::handle_time) has something to do.
+    /// Returns the time at which to call [`handle_time`](Engine::handle_time).
     pub fn next_timeout(&self) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
-        [deadline, self.acceptances_due].into_iter().flatten().min()
+        [deadline, self.words.due()].into_iter().flatten().min()
     }
 
-    /// The next thing to do.
+    /// Returns the next effect.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// Where the receive right is, as far as is known here, of the port that a name's send right is to.
+    /// Returns the node that has the receive right, as far as this node knows, of the port that a name's send
+    /// right is for.
     pub fn destination(&self, name: Name) -> Option<NodeId> {
         match self.names.get(name).ok()? {
             Entry::Port { port, .. } | Entry::Once { once: Once { port, .. }, .. } => self.place_of(*port),
@@ -242,20 +231,22 @@ impl Engine {
         }
     }
 
-    /// Bytes of memory set aside for long messages of other nodes.
+    /// Returns the number of bytes of memory reserved for long messages of other nodes.
     pub fn memory_used_bytes(&self) -> u64 {
-        self.memory_used
+        self.long.memory_used
     }
 
-    /// The most bytes that a node's engine keeps of other nodes' small messages and requests at one port: the
-    /// paper's formula (section 5.3), whose buffers are a fixed number of bytes for each node, and a queue.
+    /// Returns the maximum number of bytes of other nodes' small messages and requests that a node's engine
+    /// keeps for one port: the paper's formula (section 5.3), with a fixed number of bytes for each node, and
+    /// a queue.
     pub fn port_bytes_max(nodes: u16, queue_limit: u32, config: &Config) -> u64 {
         let per_node =
             size_of::<crate::body::Holder>() + size_of::<crate::body::Parked>() + size_of::<FlowKey>();
         u64::from(nodes) * per_node as u64 + u64::from(queue_limit) * config.ride_bytes as u64
     }
 
-    /// Bytes that are kept of other nodes' small messages and requests at a port that is here.
+    /// Returns the number of bytes of other nodes' small messages and requests that are kept for a port that
+    /// is here.
     pub fn port_bytes(&self, name: Name) -> Option<u64> {
         let Ok(Entry::Port { port, .. }) = self.names.get(name) else { return None };
         let body = self.known.get(port)?.body()?;
@@ -270,16 +261,23 @@ impl Engine {
         self.effects.push_back(Effect::Complete { ticket, result });
     }
 
+    /// Returns a message that was not taken to its sender, as Mach does.
+    fn return_message(&mut self, ticket: Ticket, Message { regions, .. }: Message) {
+        if !regions.is_empty() {
+            self.effects.push_back(Effect::Returned { ticket, regions });
+        }
+    }
+
     fn body(&mut self, port: PortId) -> Option<&mut Body> {
         self.known.get_mut(&port)?.body_mut()
     }
 
-    /// Whether the host has said that the node is dead.
+    /// Returns true if the host has reported the node's death.
     fn is_gone(&self, node: NodeId) -> bool {
-        self.dead.contains(&node) || self.dying.get(&node).is_some_and(|dying| dying.heard)
+        self.deaths.dead.contains(&node) || self.deaths.dying.get(&node).is_some_and(|dying| dying.heard)
     }
 
-    /// Where to ask for a port: here, or at a node that knows more.
+    /// Returns the node to which requests for a port go: this one, or one that knows more.
     fn place_of(&self, port: PortId) -> Option<NodeId> {
         Some(match &self.known.get(&port)?.place {
             Place::Here(_) | Place::Leaving { .. } => self.me,
@@ -288,67 +286,43 @@ impl Engine {
     }
 
     fn send(&mut self, to: NodeId, packet: Packet<'_>) {
-        self.send_owing(to, packet, false);
+        self.send_encoded(to, packet, None, false, |envelope| envelope.encode());
     }
 
-    fn send_owing(&mut self, to: NodeId, packet: Packet<'_>, owes: bool) {
+    /// Sends a packet that ends in a piece of a region.
+    fn send_with_tail(&mut self, to: NodeId, packet: Packet<'_>, tail: Tail) {
+        let bytes = tail.bytes().len();
+        self.send_encoded(to, packet, Some(tail), false, |envelope| envelope.encode_before_data(bytes, 0));
+    }
+
+    fn send_encoded(
+        &mut self,
+        to: NodeId,
+        packet: Packet<'_>,
+        tail: Option<Tail>,
+        owes: bool,
+        encode: impl FnOnce(&Envelope<'_>) -> Vec<u8>,
+    ) {
         if self.is_gone(to) {
             return;
         }
-        let accepted = self.take_acceptances(to);
-        let bytes = Envelope { accepted, packet }.encode();
+        let word = self.words.take(to);
+        let envelope = Envelope { word, packet };
+        let mut bytes = encode(&envelope);
+        self.words.give_back(to, envelope.word);
         if to == self.me {
+            tail.iter().for_each(|tail| bytes.extend_from_slice(tail.bytes()));
             self.to_self.push_back(bytes);
         } else {
-            self.effects.push_back(Effect::Send { to, bytes, owes });
-        }
-    }
-
-    /// Section 5.4: the list for one node; it rides on whatever goes there (section 7).
-    fn take_acceptances(&mut self, to: NodeId) -> Vec<Acceptance> {
-        let Some(list) = self.accepted.get_mut(&to) else { return Vec::new() };
-        let mut taken = Vec::new();
-        while taken.len() < ACCEPTANCES_MAX
-            && let Some((port, through)) = list.pop_first()
-        {
-            taken.push(Acceptance { port, through });
-        }
-        if list.is_empty() {
-            self.accepted.remove(&to);
-        }
-        if self.accepted.is_empty() {
-            self.acceptances_due = None;
-        }
-        taken
-    }
-
-    fn send_acceptances(&mut self) {
-        while let Some(to) = self.accepted.keys().next().copied() {
-            if self.is_gone(to) {
-                self.accepted.remove(&to);
-            } else {
-                self.send(to, Packet::Acceptances);
-            }
-        }
-        self.acceptances_due = None;
-    }
-
-    /// A message of `origin` was taken off the queue, or lost.
-    fn accept(&mut self, origin: NodeId, port: PortId, sequence: u64, is_urgent: bool) {
-        if self.is_gone(origin) {
-            return;
-        }
-        let through = self.accepted.entry(origin).or_default().entry(port).or_insert(sequence);
-        *through = (*through).max(sequence);
-        if is_urgent || origin == self.me {
-            self.send(origin, Packet::Acceptances);
-        } else if self.acceptances_due.is_none() {
-            self.acceptances_due = Some(self.now + self.config.acceptance_delay);
+            self.effects.push_back(Effect::Send { to, bytes, tail, owes });
         }
     }
 
     fn take_envelope(&mut self, from: NodeId, bytes: &[u8]) -> Result<(), PeerError> {
-        let Envelope { accepted, packet } = Envelope::decode(bytes, self.nodes)?;
+        let Envelope { word: Word { queued, accepted }, packet } = Envelope::decode(bytes, self.nodes)?;
+        for answered in queued {
+            self.message_queued(from, answered);
+        }
         for Acceptance { port, through } in accepted {
             self.messages_accepted(port, through);
         }
@@ -357,7 +331,7 @@ impl Engine {
 
     fn take_packet(&mut self, from: NodeId, packet: Packet<'_>) -> Result<(), PeerError> {
         match packet {
-            Packet::Acceptances => {}
+            Packet::WordAlone => {}
             Packet::Request { flow, number, origin, sequence, hop, load } => {
                 let asked = admitting::Asked { from, flow, number, origin, sequence, hop };
                 return self.take_request(asked, load);
@@ -368,14 +342,13 @@ impl Engine {
             Packet::Data { flow, number, offset, bytes } => {
                 return self.take_piece(from, flow, number, offset, bytes);
             }
-            Packet::Queued { flow, number } => self.message_queued(from, flow, number),
             Packet::Wait { flow, number } => self.told_to_wait(from, flow, number),
             Packet::Ready { flow } => self.told_to_go_on(flow),
             Packet::Permit { flow, number } => self.permitted(from, flow, number),
             Packet::More { flow, number, through } => self.more(from, flow, number, through),
             Packet::Denied { flow, number } => self.denied(from, flow, number),
             Packet::Moved { port, to } => self.port_moved(from, port, to),
-            Packet::Relocated { port, to } => self.port_relocated(port, to),
+            Packet::Relocated { port, to, moves } => self.port_relocated(port, to, moves),
             Packet::Dead { port } => self.port_died(port),
             Packet::Taken { port } => self.port_taken(from, port),
             Packet::Report { port, holds, seen, version } => {
@@ -387,14 +360,15 @@ impl Engine {
             Packet::Claimed { once } => self.claim_heard(once),
             Packet::UnpinOnce { once } => self.unpin_once(from, once),
             Packet::Skip { port, through } => self.skip(from, port, through),
-            Packet::Relayed { port, sequence, at } => self.relayed(port, sequence, at),
+            Packet::Relayed { port, sequence, at, moves } => self.relayed(port, sequence, at, moves),
+            Packet::Told { node } => self.others_told(from, node),
             Packet::Circle { port, path, again } => self.search_circle(port, path, again),
             Packet::Mourned { node } => self.others_mourn(from, node),
         }
         Ok(())
     }
 
-    /// Follows up on everything that has changed, until nothing is left.
+    /// Handles the consequences of all changes, until none are left.
     fn settle(&mut self) {
         loop {
             if let Some(bytes) = self.to_self.pop_front() {

@@ -1,10 +1,10 @@
-//! Why a call fails, and what a peer may not say.
+//! Errors of calls, and of messages from peers.
 
 use hiroba_wire::WireError;
 use thiserror::Error;
 
-/// Why a call of the program's has failed. Nothing has happened then: no right was taken, no message left or
-/// lost.
+/// The reason why a call of the program has failed. A failed call has no effect: no right was taken, no
+/// message sent or lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PortError {
     /// The name denotes nothing here (`KERN_INVALID_NAME`).
@@ -27,7 +27,7 @@ pub enum PortError {
     /// The port of the destination is dead (`MACH_SEND_INVALID_DEST`).
     #[error("expected a live port to send to, got a dead one; deallocate the name")]
     DeadDestination,
-    /// The message does not describe itself rightly (`MACH_SEND_INVALID_DATA`).
+    /// The message does not describe itself correctly (`MACH_SEND_INVALID_DATA`).
     #[error("expected types whose sizes add up to the inline data, and sizes within the limits of messages")]
     InvalidMessage,
     /// The message is longer than this job's limit (`MACH_SEND_TOO_LARGE`).
@@ -68,18 +68,18 @@ pub enum PortError {
     Interrupted,
 }
 
-/// A peer has said what it may not: a fault of Hiroba's or of a stranger's, never of the program.
+/// A message of a peer that is not permitted: an error in Hiroba or a forgery, never an error of the program.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PeerError {
     /// The bytes are no packet.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The packet does not fit the state.
+    /// The packet does not fit the node's state.
     #[error("expected {expected} from node {from}")]
     Unexpected {
-        /// What the state allows.
+        /// The message that the state allows.
         expected: &'static str,
-        /// Who said it.
+        /// The node that sent it.
         from: u16,
     },
 }

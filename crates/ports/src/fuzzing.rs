@@ -1,4 +1,4 @@
-//! What is done with bytes that strangers may have made.
+//! Entry points for fuzzing with bytes that strangers may have made.
 
 use hiroba_base::{Instant, NodeId};
 
@@ -7,8 +7,8 @@ use crate::engine::{Config, Engine};
 use crate::wire::Envelope;
 use crate::{Effect, Patience};
 
-/// Takes any bytes for a packet of another node: decodes them, lets an engine that has a port, holders and a
-/// waiting receiver take them, and lets time go by. Must neither panic nor hang, nor take memory beyond a
+/// Handles any bytes as a packet of another node: decodes them, passes them to an engine that has a port,
+/// holders and a waiting receiver, and lets time pass. Must neither panic nor hang, nor take memory beyond a
 /// bound.
 pub fn packet(bytes: &[u8]) {
     let nodes = 3;
@@ -34,7 +34,7 @@ pub fn packet(bytes: &[u8]) {
         let peer = NodeId(2);
         let _ = engine.handle_message(peer, bytes, Instant::ORIGIN);
         while engine.poll_effect().is_some() {}
-        // What came once may come again.
+        // A packet that came once may come again.
         let _ = engine.handle_message(peer, bytes, Instant::ORIGIN);
         engine.handle_time(Instant::from_nanos(1 << 40));
         while engine.poll_effect().is_some() {}

@@ -1,4 +1,4 @@
-//! What a node knows of a port of which it holds something, and what it sends there.
+//! The state of a port to which a node has rights, and the messages that the node sends there.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,18 +9,19 @@ use crate::effect::Patience;
 use crate::id::{Name, Once, PortId, Ticket};
 use crate::message::{Message, RightToSend};
 
-/// Where a port's receive right is.
+/// The place of a port's receive right.
 #[derive(Debug)]
 pub(crate) enum Place {
     /// Here, in the table of names or in a message.
     Here(Box<Body>),
-    /// On its way to that node, which has not said yet that it has it. Who has asked meanwhile is told then.
+    /// On its way to that node, which has not confirmed it yet. Nodes that have asked meanwhile are informed
+    /// then.
     Leaving { to: NodeId, asking: BTreeSet<NodeId> },
-    /// At that node, or that node knows more.
+    /// At that node, or that node knows a later place.
     At(NodeId),
 }
 
-/// What this node has told the port's node of its send rights.
+/// The last report of this node's send rights to the port's node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Report {
     pub(crate) holds: bool,
@@ -29,24 +30,27 @@ pub(crate) struct Report {
     pub(crate) acknowledged: u64,
 }
 
-/// What a node knows of a port.
+/// The state of a port on a node.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) place: Place,
-    /// Nodes where the receive right has been, as far as it has been here.
+    /// Nodes where the receive right has been, as known when it was last here.
     pub(crate) former: BTreeSet<NodeId>,
-    /// Send rights in messages in the keeping of this node.
+    /// The number of its moves when it was last here.
+    pub(crate) moves: u64,
+    /// The number of send rights in messages that this node holds.
     pub(crate) carried: u32,
-    /// Send rights that were sent on, by receivers that are not registered yet.
+    /// The numbers of send rights that were sent on to receivers that are not registered yet.
     pub(crate) pins: BTreeMap<NodeId, u32>,
-    /// Grants that have come.
+    /// The number of grants that have come.
     pub(crate) seen: u64,
     pub(crate) report: Report,
-    /// Who is to hear, once this node is registered, that it is: once for each right.
+    /// The nodes to inform once this node is registered, once for each right.
     pub(crate) unpins: Vec<NodeId>,
-    /// Claims of send-once rights that are not acknowledged: who has the right, and from whom it came.
+    /// Claims of send-once rights that are not acknowledged: the node that has the right, and the node that
+    /// it came from.
     pub(crate) claims: BTreeMap<Once, (NodeId, Option<NodeId>)>,
-    /// Send-once rights that were sent on, by receivers whose claims have not been heard yet.
+    /// Send-once rights that were sent on to receivers whose claims have not been received yet.
     pub(crate) pinned_onces: BTreeSet<(NodeId, Once)>,
 }
 
@@ -55,6 +59,7 @@ impl Known {
         Known {
             place,
             former: BTreeSet::new(),
+            moves: 0,
             carried: 0,
             pins: BTreeMap::new(),
             seen: 0,
@@ -80,14 +85,14 @@ impl Known {
     }
 }
 
-/// Where a message on its way out stands.
+/// The stage of a message on its way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// It has not been asked for room for.
+    /// Room for it has not been requested.
     Unsent,
     /// A request is out to that node.
     Requested(NodeId),
-    /// That node has set memory aside; bytes that have gone, and bytes that have come.
+    /// That node has reserved memory. Numbers of bytes that were sent, and that have come.
     Permitted { at: NodeId, begun: bool, sent: u64, came: u64 },
     /// It is in the queue on that node, or was lost with it.
     Queued(NodeId),
@@ -100,42 +105,60 @@ pub(crate) struct Item {
     pub(crate) origin: NodeId,
     pub(crate) sequence: u64,
     pub(crate) stage: Stage,
-    /// Gone once it is in the queue.
+    /// The message, or `None` once it is in the queue.
     pub(crate) parcel: Option<Parcel>,
-    /// How its rights went, one by one: with the request that is out, or with the long message's head.
+    /// The last reported node where it was queued, with the number of the port's moves by then: reports of
+    /// that take several ways.
+    pub(crate) at: Option<(u64, NodeId)>,
+    /// The way of each of its rights: with the request that is out, or with the long message's head.
     pub(crate) ways: Vec<Way>,
-    /// Of a relay: the message had come by a send-once right.
+    /// For a relay: true if the message had come by a send-once right.
     pub(crate) by_once: bool,
 }
 
-/// How a right has gone with a message that may come back.
+impl Item {
+    /// Returns a message that has not been sent.
+    pub(crate) fn new(number: u64, origin: NodeId, sequence: u64, by_once: bool, parcel: Parcel) -> Item {
+        let (stage, parcel) = (Stage::Unsent, Some(parcel));
+        Item { number, origin, sequence, stage, parcel, at: None, ways: Vec::new(), by_once }
+    }
+
+    /// Notes a report where it is queued. Returns the node of the latest report.
+    pub(crate) fn note_queued(&mut self, at: NodeId, moves: u64) -> NodeId {
+        let latest = self.at.filter(|(known, _)| *known > moves).unwrap_or((moves, at));
+        self.at = Some(latest);
+        latest.1
+    }
+}
+
+/// The way in which a right was sent with a message that may come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Nothing was noted.
+    /// No state was recorded.
     Dead,
     /// The port is here, and its body counts the grant.
     GrantedSend(PortId),
-    /// The same; the right as it travels.
+    /// As for a send right; the right as it travels.
     GrantedOnce(Once),
     /// The right is pinned until the receiver is registered.
     PinnedSend(PortId),
-    /// The same; the right as it travels.
+    /// As for a send right; the right as it travels.
     PinnedOnce(Once),
-    /// The whole port went.
+    /// The whole port was sent.
     Receive,
 }
 
-/// A thread that waits for room. The message's rights stay with the names until there is some.
+/// A thread that waits for room. The message's rights stay with the names until there is room.
 #[derive(Debug)]
 pub(crate) struct Blocked {
     pub(crate) ticket: Ticket,
     pub(crate) to: RightToSend,
     pub(crate) message: Message,
-    /// What the caller receives from next.
+    /// The receive part of the call, which follows.
     pub(crate) then: Option<Then>,
 }
 
-/// What an RPC goes on with.
+/// The receive part of an RPC.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Then {
     pub(crate) from: Name,
@@ -148,12 +171,12 @@ pub(crate) struct Then {
 pub(crate) struct Flow {
     pub(crate) items: VecDeque<Item>,
     pub(crate) next_number: u64,
-    /// The port's node has said that there is no room now.
+    /// True if the port's node has answered that there is no room now.
     pub(crate) waiting: bool,
-    /// Of a send-once right: how many nodes had it.
+    /// For a send-once right: the number of nodes that had it.
     pub(crate) hop: u32,
     /// Threads of this node that wait for room.
     pub(crate) blocked: VecDeque<Blocked>,
-    /// Who is told when there is room again, about which name.
+    /// The notification when there is room again: the name that has room, and the right to use.
     pub(crate) notify: Option<(Name, Once)>,
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Name;
 
-/// What becomes of the caller's right when a message takes one along (`MACH_MSG_TYPE_*`).
+/// The effect on the caller's right when a message takes it along (`MACH_MSG_TYPE_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Disposition {
     /// The receive right moves.
@@ -22,62 +22,56 @@ pub enum Disposition {
     MakeSendOnce,
 }
 
-/// A right as a sender names it.
+/// A right as named by a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RightToSend {
     /// The caller's name for it.
     pub name: Name,
-    /// What becomes of it.
+    /// The effect on it.
     pub disposition: Disposition,
 }
 
 /// The type of a stretch of inline data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataType {
-    /// What the data are, as the communicating programs number it.
+    /// The kind of the data, as numbered by the communicating programs.
     pub name: u16,
-    /// Bytes of an element.
+    /// The number of bytes of an element.
     pub element_bytes: u16,
-    /// How many elements.
+    /// The number of elements.
     pub count: u32,
 }
 
 /// A message to be sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// What the message means, as the communicating programs number it.
+    /// The meaning of the message, as numbered by the communicating programs.
     pub id: u32,
-    /// What the inline data are, in order; their lengths add up to that of `inline`.
+    /// The types of the inline data, in order; their lengths add up to that of `inline`.
     pub types: Vec<DataType>,
     /// Inline data.
     pub inline: Vec<u8>,
-    /// Out-of-line data. They move: the engine hands each to the receiver without a copy where both are on
-    /// one node.
+    /// Out-of-line data. They move: if sender and receiver are on one node, the engine passes each region on
+    /// without a copy.
     pub regions: Vec<Vec<u8>>,
-    /// Where an answer is to go, if anywhere: a right that becomes a send or send-once right of the
-    /// receiver's.
+    /// The right that an answer must use, if any. It becomes a send or send-once right of the receiver.
     pub reply: Option<RightToSend>,
-    /// Rights that go along.
+    /// The rights that the message takes along.
     pub rights: Vec<RightToSend>,
-    /// What the sender has released of shared memory; opaque to this room.
+    /// The sender's releases of shared memory; opaque to this crate.
     pub released: Vec<u8>,
-    /// The node that has been told already of what the sender has written to shared memory.
+    /// The node that has already received the sender's writes to shared memory.
     pub told: Option<NodeId>,
 }
 
 impl Message {
-    /// Bytes of its data.
+    /// Returns the number of bytes of its data.
     pub fn data_bytes(&self) -> u64 {
-        data_bytes(&self.inline, &self.regions)
+        self.inline.len() as u64 + self.regions.iter().map(|region| region.len() as u64).sum::<u64>()
     }
 }
 
-/// Bytes of inline and out-of-line data.
-pub(crate) fn data_bytes(inline: &[u8], regions: &[Vec<u8>]) -> u64 {
-    inline.len() as u64 + regions.iter().map(|region| region.len() as u64).sum::<u64>()
-}
-
-/// What kind of right came.
+/// The kind of a received right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RightKind {
     /// A receive right.
@@ -86,11 +80,11 @@ pub enum RightKind {
     Send,
     /// A send-once right.
     SendOnce,
-    /// The port had died by the time the message was received.
+    /// A right to a port that had died by the time the message was received.
     Dead,
 }
 
-/// A right that a message has brought: the receiver's name for it.
+/// A right that a message has brought, with the receiver's name for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RightReceived {
     /// The name.
@@ -99,14 +93,14 @@ pub struct RightReceived {
     pub kind: RightKind,
 }
 
-/// A message that has been received.
+/// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Which receive right it came by: of interest when a set was asked.
+    /// The receive right through which it came, which matters for a set.
     pub port: Name,
     /// The node that sent it.
     pub sender: NodeId,
-    /// As in [`Message`]; that of a notification is one of [`notification`].
+    /// As in [`Message`]; that of a notification is in [`notification`].
     pub id: u32,
     /// As in [`Message`].
     pub types: Vec<DataType>,
@@ -114,20 +108,20 @@ pub struct Received {
     pub inline: Vec<u8>,
     /// Out-of-line data.
     pub regions: Vec<Vec<u8>>,
-    /// Where an answer is to go.
+    /// The right that an answer must use.
     pub reply: Option<RightReceived>,
     /// Rights that came along.
     pub rights: Vec<RightReceived>,
-    /// What the sender has released of shared memory.
+    /// The sender's releases of shared memory.
     pub released: Vec<u8>,
 }
 
 /// The ids of notifications (`MACH_NOTIFY_*`), which engines send.
 pub mod notification {
-    /// The first of them. Programs may use the numbers too: only the send-once right that it came by tells a
-    /// notification.
+    /// The first of them. Programs may use the numbers too: only the send-once right through which it came
+    /// identifies a notification.
     pub const FIRST: u32 = 0o100;
-    /// A receive right was destroyed that was to be given back: it is the message's right.
+    /// A receive right was destroyed whose return had been requested. The message contains it.
     pub const PORT_DESTROYED: u32 = FIRST + 5;
     /// No node has a send right any more. Inline: the make-send count, 8 bytes, little-endian.
     pub const NO_SENDERS: u32 = FIRST + 6;
@@ -135,6 +129,6 @@ pub mod notification {
     pub const SEND_ONCE: u32 = FIRST + 7;
     /// A right became a dead name. Inline: the name, 8 bytes, little-endian. It has one user reference more.
     pub const DEAD_NAME: u32 = FIRST + 8;
-    /// The port takes messages again. Inline: the name, 8 bytes, little-endian.
+    /// The port accepts messages again. Inline: the name, 8 bytes, little-endian.
     pub const MESSAGE_ACCEPTED: u32 = FIRST + 1;
 }

@@ -1,21 +1,21 @@
-//! The table of a node's names: what each denotes, and how many user references it has.
+//! The table of a node's names, with what each denotes, and its number of user references.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::PortError;
 use crate::id::{Name, Once, PortId};
 
-/// The most user references of one name (`MACH_PORT_UREFS_MAX`).
+/// The maximum number of user references of one name (`MACH_PORT_UREFS_MAX`).
 pub(crate) const REFERENCES_MAX: u32 = 65_534;
 
 /// What a name denotes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// Rights to a port; never none.
+    /// Rights to a port, at least one.
     Port { port: PortId, receive: bool, send: u32, dead_name: Option<Once> },
     /// One send-once right.
     Once { once: Once, dead_name: Option<Once> },
-    /// What was a right to a port that has died.
+    /// A former right to a port that has died.
     Dead { references: u32 },
     /// A set.
     Set { members: BTreeSet<PortId> },
@@ -35,6 +35,7 @@ pub(crate) struct Names {
     by_port: BTreeMap<PortId, Name>,
     /// Names of send-once rights, by port.
     onces: BTreeSet<(PortId, Name)>,
+    sets: BTreeSet<Name>,
     used: u32,
     limit: u32,
 }
@@ -44,13 +45,13 @@ impl Names {
         Names { limit, ..Names::default() }
     }
 
-    /// Whether `more` names can still be made.
+    /// Checks that `more` names can still be made.
     pub(crate) fn has_room(&self, more: usize) -> Result<(), PortError> {
         let good = self.used as usize + more <= self.limit as usize;
         if good { Ok(()) } else { Err(PortError::NoSpace { limit: self.limit }) }
     }
 
-    /// Makes a name. What a message brings may go beyond the limit: it must not be lost.
+    /// Makes a name. Rights that a message brings may exceed the limit, because they must not be lost.
     pub(crate) fn add(&mut self, entry: Entry) -> Name {
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
@@ -62,7 +63,8 @@ impl Names {
         match &entry {
             Entry::Port { port, .. } => _ = self.by_port.insert(*port, name),
             Entry::Once { once, .. } => _ = self.onces.insert((once.port, name)),
-            Entry::Dead { .. } | Entry::Set { .. } => {}
+            Entry::Set { .. } => _ = self.sets.insert(name),
+            Entry::Dead { .. } => {}
         }
         slot.entry = Some(entry);
         self.used += 1;
@@ -81,26 +83,27 @@ impl Names {
         self.places[name.place()].entry.as_mut().ok_or(PortError::InvalidName)
     }
 
-    /// Takes the name away, which denotes nothing from now on.
+    /// Removes the name, which denotes nothing from now on.
     pub(crate) fn remove(&mut self, name: Name) -> Option<Entry> {
         self.get(name).ok()?;
         let entry = self.places[name.place()].entry.take()?;
         match &entry {
             Entry::Port { port, .. } => _ = self.by_port.remove(port),
             Entry::Once { once, .. } => _ = self.onces.remove(&(once.port, name)),
-            Entry::Dead { .. } | Entry::Set { .. } => {}
+            Entry::Set { .. } => _ = self.sets.remove(&name),
+            Entry::Dead { .. } => {}
         }
         self.free.push(name.place() as u32);
         self.used -= 1;
         Some(entry)
     }
 
-    /// The name of the receive or send rights to a port.
+    /// Returns the name of the receive or send rights to a port.
     pub(crate) fn of_port(&self, port: PortId) -> Option<Name> {
         self.by_port.get(&port).copied()
     }
 
-    /// User references of send rights to a port.
+    /// Returns the number of user references of send rights to a port.
     pub(crate) fn send_references(&self, port: PortId) -> u32 {
         let entry = self.of_port(port).and_then(|name| self.get(name).ok());
         match entry {
@@ -109,13 +112,13 @@ impl Names {
         }
     }
 
-    /// Whether the receive right of a port has a name.
+    /// Returns true if the receive right of a port has a name.
     pub(crate) fn receives(&self, port: PortId) -> bool {
         let entry = self.of_port(port).and_then(|name| self.get(name).ok());
         matches!(entry, Some(Entry::Port { receive: true, .. }))
     }
 
-    /// The entry of a port, and an empty one if there is none.
+    /// Returns the entry of a port, a new empty one if there is none.
     pub(crate) fn port_entry(&mut self, port: PortId) -> (Name, &mut bool, &mut u32) {
         let name = self
             .of_port(port)
@@ -126,7 +129,8 @@ impl Names {
         }
     }
 
-    /// Takes away a name that denotes no right any more; what was asked for when its port dies.
+    /// Removes a name that denotes no right any more. Returns the right for its requested dead-name
+    /// notification.
     pub(crate) fn tidy(&mut self, port: PortId) -> Option<Once> {
         let name = self.of_port(port)?;
         let empty = matches!(self.get(name), Ok(Entry::Port { receive: false, send: 0, .. }));
@@ -136,7 +140,7 @@ impl Names {
         }
     }
 
-    /// Makes dead names of all names of a port; those of which a notification was asked for.
+    /// Makes dead names of all names of a port. Returns those for which a notification was requested.
     pub(crate) fn bury(&mut self, port: PortId) -> Vec<(Name, Once)> {
         let mut told = Vec::new();
         let onces: Vec<_> =
@@ -156,22 +160,21 @@ impl Names {
                 self.used -= 1;
                 continue;
             }
-            // The notification brings a reference of its own.
+            // The notification adds a reference of its own.
             *entry = Entry::Dead { references: references + u32::from(dead_name.is_some()) };
             told.extend(dead_name.map(|once| (name, once)));
         }
         told
     }
 
-    /// The set that a receive right is in.
+    /// Returns the set that a receive right is in.
     pub(crate) fn set_of(&self, port: PortId) -> Option<Name> {
-        self.iter().find_map(|(name, entry)| match entry {
-            Entry::Set { members } if members.contains(&port) => Some(name),
-            _ => None,
-        })
+        let has =
+            |name: &&Name| matches!(self.get(**name), Ok(Entry::Set { members }) if members.contains(&port));
+        self.sets.iter().find(has).copied()
     }
 
-    /// All names and what they denote.
+    /// Returns all names and what they denote.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Name, &Entry)> {
         self.places.iter().enumerate().filter_map(|(place, slot)| {
             Some((Name::new(place as u32, slot.generation), slot.entry.as_ref()?))

@@ -1,22 +1,22 @@
-//! What the name service is asked, and answers. The inline data of a request are the name, 1 to
-//! [`NAME_BYTES_MAX`] bytes; those of an answer are its status, 4 bytes, little-endian, and the id of an
-//! answer is that of the request plus [`ANSWER`].
+//! Requests to the name service, and its answers. The inline data of a request are the name, 1 to
+//! [`NAME_BYTES_MAX`] bytes; those of an answer are its status, 4 bytes, little-endian. The id of an answer
+//! is that of the request plus [`ANSWER`].
 
-/// The longest name, in bytes.
+/// The maximum length of a name in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Register the send right that goes along; it takes the place of one that was registered before.
+/// Registers the send right in the message, in place of an earlier registration of the name.
 pub const REGISTER: u32 = 1;
-/// Ask for a copy of a right.
+/// Requests a copy of a right.
 pub const LOOK_UP: u32 = 2;
-/// The same; the answer comes when the name has been registered.
+/// Requests a copy of a right; the answer comes when the name has been registered.
 pub const LOOK_UP_WAITING: u32 = 3;
-/// Forget a name.
+/// Withdraws a name.
 pub const WITHDRAW: u32 = 4;
-/// From the id of a request to that of its answer.
+/// The difference between the id of an answer and that of its request.
 pub const ANSWER: u32 = 100;
-/// It is done; an answer to a question brings the right.
+/// Success; the answer to a look-up contains the right.
 pub const OK: u32 = 0;
-/// Nothing is registered by that name, or its port has died.
+/// No right is registered by that name, or its port has died.
 pub const UNKNOWN: u32 = 1;
-/// No such request, no name, or no right.
+/// The request is unknown, or lacks a name or a right.
 pub const BAD_REQUEST: u32 = 2;

@@ -1,7 +1,8 @@
-//! Packets between engines: their form, and what their fields are held to.
+//! Packets between engines: their form, and the checks on their fields.
 //!
-//! Every packet bears word of messages that were taken off queues ([`Acceptance`]): the paper's
-//! message-accepted lists (section 5.4), which it wants to see ride on other messages (section 7).
+//! Every packet carries [`Word`]: reports which messages are in queues ([`Answered`]), and which were taken
+//! off them ([`Acceptance`]). These are the paper's message-accepted lists (section 5.4). No thread waits for
+//! them, so other messages carry them, as the paper proposes (section 7).
 
 use hiroba_base::NodeId;
 use hiroba_wire::WireError;
@@ -10,37 +11,60 @@ use serde::{Deserialize, Serialize};
 use crate::id::{Once, PortId};
 use crate::message::DataType;
 
-/// Acceptances that one packet bears at most.
-pub const ACCEPTANCES_MAX: usize = 64;
-/// Types, rights and regions of a message: the most of each.
+/// The maximum number of acceptances in one packet, and likewise of answers.
+pub const WORDS_MAX: usize = 64;
+/// The number of bytes that suffice for most packets without their data.
+const SHORT_PACKET_BYTES: usize = 160;
+/// The maximum number of types, of rights and of regions of a message.
 pub const ITEMS_MAX: usize = 1024;
-/// Ports that a search for circles passes at most.
+/// The maximum number of ports that a search for circles passes.
 pub const JOURNEYS_MAX: usize = 4096;
-/// What a sender has released of shared memory: the most bytes.
+/// The maximum number of bytes of a sender's releases of shared memory.
 pub const RELEASED_BYTES_MAX: usize = 1 << 20;
 
-/// Of the messages that a node has sent to a port, those through `through` were taken off the queue.
+/// A report that the messages of a node to a port through `through` were taken off the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acceptance {
     /// The port.
     pub port: PortId,
-    /// The number of the last of them.
+    /// The number of the last of these messages.
     pub through: u64,
+}
+
+/// A report that the message of a request is in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answered {
+    /// The flow of the request.
+    pub flow: FlowKey,
+    /// The number of the request.
+    pub number: u64,
+    /// The number of the port's moves by then.
+    pub moves: u64,
+}
+
+/// Reports that packets carry, and that are handled before them. They may wait for a packet, since that does
+/// no harm, but they arrive before any packet that is sent later.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Word {
+    /// Requests whose messages are in queues.
+    pub queued: Vec<Answered>,
+    /// Messages that were taken off queues.
+    pub accepted: Vec<Acceptance>,
 }
 
 /// A stream of messages from one node to one port, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum FlowKey {
-    /// By send rights of the node's.
+    /// Messages by send rights of the node.
     Own(PortId),
-    /// What had come to the port before its receive right left the node.
+    /// Messages that had come to the port before its receive right left the node.
     Relay(PortId),
     /// The one message of a send-once right, by its number.
     Once(PortId, u64),
 }
 
 impl FlowKey {
-    /// Where it goes.
+    /// Returns its destination.
     pub fn port(self) -> PortId {
         match self {
             FlowKey::Own(port) | FlowKey::Relay(port) | FlowKey::Once(port, _) => port,
@@ -48,54 +72,54 @@ impl FlowKey {
     }
 }
 
-/// A right on its way. `at` is where the sender believes the port's receive right to be.
+/// A right on its way. `at` is the node that the sender takes for the one with the port's receive right.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RightOnWire {
     /// The port is dead.
     Dead,
-    /// A send right. `granted`: by the node of the receive right itself, which counts the receiver as a
-    /// holder already.
+    /// A send right. `granted` means that the node of the receive right itself sent it, and already counts
+    /// the receiver as a holder.
     Send {
         /// The port.
         port: PortId,
-        /// Where it is.
+        /// The node of the port.
         at: NodeId,
-        /// Whether the receiver is registered.
+        /// True if the receiver is registered.
         granted: bool,
     },
     /// A send-once right.
     SendOnce(OnceOnWire),
-    /// A receive right, and all that is known of the port.
+    /// A receive right with all state of the port.
     Receive(Box<BodyOnWire>),
 }
 
 /// A send-once right on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OnceOnWire {
-    /// The right, its hop that of the receiver.
+    /// The right, with the receiver's hop.
     pub once: Once,
-    /// Where the port is.
+    /// The node of the port.
     pub at: NodeId,
-    /// Whether the receiver is registered.
+    /// True if the receiver is registered.
     pub granted: bool,
 }
 
-/// What the node of a receive right knows of a holder.
+/// The state of a holder at the node of the receive right.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderOnWire {
-    /// Who.
+    /// The holder.
     pub node: NodeId,
-    /// Whether its last report said that it holds send rights.
+    /// True if its last report said that it holds send rights.
     pub holds: bool,
     /// The number of that report.
     pub version: u64,
-    /// How many grants it had seen then.
+    /// The number of grants that it had seen then.
     pub seen: u64,
-    /// How many grants there were.
+    /// The number of grants.
     pub grants: u64,
     /// The number of its next message.
     pub next: u64,
-    /// All of its messages before this one were taken off the queue.
+    /// The number before which all of its messages were taken off the queue.
     pub taken: u64,
 }
 
@@ -104,7 +128,7 @@ pub struct HolderOnWire {
 pub struct Journey {
     /// The port.
     pub port: PortId,
-    /// How many messages its receive right was put into.
+    /// The number of messages that its receive right was put into.
     pub number: u64,
 }
 
@@ -113,171 +137,168 @@ pub struct Journey {
 pub struct BodyOnWire {
     /// The port.
     pub port: PortId,
-    /// How many messages its queue takes.
+    /// The maximum number of messages in its queue.
     pub limit: u32,
     /// The make-send count.
     pub make_send: u32,
     /// The number of the next send-once right.
     pub next_once: u64,
-    /// How many messages the receive right was put into.
+    /// The number of messages that the receive right was put into.
     pub journey: u64,
+    /// The number of its moves between nodes.
+    pub moves: u64,
     /// The nodes that have, or had, send rights, in ascending order.
     pub holders: Vec<HolderOnWire>,
     /// Send-once rights that are out: number, hop and node, ascending.
     pub onces: Vec<(u64, u32, NodeId)>,
     /// Nodes where the receive right has been, in ascending order.
     pub former: Vec<NodeId>,
-    /// Who is to be told of no senders: the least make-send count, and by what.
+    /// The requested no-senders notification: the least make-send count, and the right that it uses.
     pub no_senders: Option<(u32, OnceOnWire)>,
-    /// Who gets the right back when it is destroyed.
+    /// The right by which the port is given back when it is destroyed.
     pub port_destroyed: Option<OnceOnWire>,
 }
 
 /// A message without its data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
-    /// As the program numbers it.
+    /// The id that the program has given it.
     pub id: u32,
     /// Types of the inline data.
     pub types: Vec<DataType>,
-    /// Bytes of inline data.
+    /// The number of bytes of inline data.
     pub inline_bytes: u32,
-    /// Bytes of each region.
+    /// The number of bytes of each region.
     pub region_bytes: Vec<u64>,
-    /// Whether the first right is the reply's.
+    /// True if the first right is the reply's.
     pub has_reply: bool,
-    /// Rights that go along.
+    /// The rights that it takes along.
     pub rights: Vec<RightOnWire>,
     /// The node whose thread sent it.
     pub sender: NodeId,
 }
 
 impl Head {
-    /// Bytes of its data; `None` when they are beyond counting.
+    /// Returns the number of bytes of its data, or `None` if that overflows.
     pub fn data_bytes(&self) -> Option<u64> {
         self.region_bytes.iter().try_fold(u64::from(self.inline_bytes), |sum, bytes| sum.checked_add(*bytes))
     }
 }
 
-/// What a request brings.
+/// The content of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Load<'a> {
-    /// A small message, all of it.
+    /// A small message as a whole.
     Whole {
-        /// What the message is.
+        /// The message without its data.
         head: Head,
-        /// What the sender has released of shared memory.
+        /// The sender's releases of shared memory.
         #[serde(borrow, with = "serde_bytes")]
         released: &'a [u8],
         /// Inline data and regions, one after the other.
         #[serde(borrow, with = "serde_bytes")]
         data: &'a [u8],
     },
-    /// Memory for this many bytes is asked for.
+    /// A request for memory of this many bytes.
     Bytes(u64),
 }
 
-/// What engines say to each other.
+/// The messages between engines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Packet<'a> {
-    /// Nothing but acceptances.
-    Acceptances,
-    /// To the port's node: take a message. Answered by `Queued`, `Wait`, `Permit`, `Moved`, `Denied` or
-    /// `Dead`.
+    /// Only reports, which would otherwise wait too long.
+    WordAlone,
+    /// To the port's node: take a message. Answered by `Wait`, `Permit`, `Moved`, `Denied` or `Dead`, or by
+    /// [`Answered`] in the word of some packet.
     Request {
-        /// By what right.
+        /// The right that it uses.
         flow: FlowKey,
         /// The message's number in its flow.
         number: u64,
-        /// Whose message it is: the sender, unless it relays.
+        /// The node whose message it is: the sender, unless it relays.
         origin: NodeId,
         /// Its number among those of its origin to the port.
         sequence: u64,
-        /// Of a send-once right: how many nodes had it.
+        /// For a send-once right: the number of nodes that had it.
         hop: u32,
         /// The message, or its size.
         #[serde(borrow)]
         load: Load<'a>,
     },
-    /// The message is in the queue.
-    Queued {
-        /// Of the request.
-        flow: FlowKey,
-        /// Of the request.
-        number: u64,
-    },
-    /// Not now: the message was not kept. `Ready` or `Moved` follows.
+    /// The message was not kept for now. `Ready` or `Moved` follows.
     Wait {
-        /// Of the request.
+        /// The flow of the request.
         flow: FlowKey,
-        /// Of the request.
+        /// The number of the request.
         number: u64,
     },
-    /// There is room: ask again.
+    /// There is room: repeat the request.
     Ready {
-        /// Of the request.
+        /// The flow of the request.
         flow: FlowKey,
     },
-    /// Memory for the message is set aside.
+    /// Memory for the message is reserved.
     Permit {
-        /// Of the request.
+        /// The flow of the request.
         flow: FlowKey,
-        /// Of the request.
+        /// The number of the request.
         number: u64,
     },
     /// The head of a long message, before its data.
     Begin {
-        /// Of the request.
+        /// The flow of the request.
         flow: FlowKey,
-        /// Of the request.
+        /// The number of the request.
         number: u64,
-        /// What the message is.
+        /// The message without its data.
         head: Head,
-        /// What the sender has released of shared memory.
+        /// The sender's releases of shared memory.
         #[serde(borrow, with = "serde_bytes")]
         released: &'a [u8],
     },
     /// The next piece of a long message's data.
     Data {
-        /// Of the request.
+        /// The flow of the request.
         flow: FlowKey,
-        /// Of the request.
+        /// The number of the request.
         number: u64,
-        /// Where the piece begins.
+        /// The offset of the piece.
         offset: u64,
         /// The piece.
         #[serde(borrow, with = "serde_bytes")]
         bytes: &'a [u8],
     },
-    /// The data before this have come: more may follow.
+    /// The data before `through` have come: more may follow.
     More {
-        /// Of the request.
+        /// The flow of the request.
         flow: FlowKey,
-        /// Of the request.
+        /// The number of the request.
         number: u64,
-        /// How many bytes.
+        /// The number of bytes that have come.
         through: u64,
     },
     /// The sender has no such right: the message was not taken.
     Denied {
-        /// Of the request.
+        /// The flow of the request.
         flow: FlowKey,
-        /// Of the request.
+        /// The number of the request.
         number: u64,
     },
-    /// To all nodes, while a node is dying that has had the port's receive right: it is at `to` now, or that
-    /// node knows more.
+    /// To all nodes, while a node is dying that has had the port's receive right: the right is at `to` now,
+    /// or that node knows more.
     Relocated {
         /// The port.
         port: PortId,
-        /// Where.
+        /// The node.
         to: NodeId,
+        /// At least the number of its moves when it came there.
+        moves: u64,
     },
-    /// The receive right is elsewhere: ask there.
+    /// The receive right is elsewhere: send the request there.
     Moved {
         /// The port.
         port: PortId,
-        /// Where.
+        /// The node.
         to: NodeId,
     },
     /// The port is dead.
@@ -285,103 +306,133 @@ pub enum Packet<'a> {
         /// The port.
         port: PortId,
     },
-    /// To the node that a receive right has left: it has come.
+    /// To the node that a receive right has left: the right has arrived.
     Taken {
         /// The port.
         port: PortId,
     },
-    /// To the port's node: whether the sender holds send rights.
+    /// To the port's node: the report whether the sender holds send rights.
     Report {
         /// The port.
         port: PortId,
-        /// Whether it does.
+        /// True if the sender holds send rights.
         holds: bool,
-        /// How many grants it has seen.
+        /// The number of grants that it has seen.
         seen: u64,
-        /// Later reports have greater numbers.
+        /// The number of the report; later reports have greater numbers.
         version: u64,
     },
-    /// The report has been heard.
+    /// The report has been received.
     Reported {
         /// The port.
         port: PortId,
-        /// Its number.
+        /// The number of the report.
         version: u64,
     },
-    /// To who sent a send right on: the receiver is registered as a holder.
+    /// To the node that sent a send right on: the receiver is registered as a holder.
     Unpin {
         /// The port.
         port: PortId,
     },
-    /// To the port's node: who has a send-once right that came from a third node, or had it when it died.
+    /// To the port's node: the holder of a send-once right that came from a third node, or that it had when
+    /// it died.
     Claim {
         /// The right.
         once: Once,
-        /// Who has it.
+        /// The node that has it.
         holder: NodeId,
     },
-    /// The claim has been heard.
+    /// The claim has been received.
     Claimed {
         /// The right.
         once: Once,
     },
-    /// To who sent a send-once right on: the receiver's claim has been heard.
+    /// To the node that sent a send-once right on: the receiver's claim has been received.
     UnpinOnce {
         /// The right.
         once: Once,
     },
-    /// To the port's node: of the sender's messages, those through this number that have not come were lost
-    /// with a node.
+    /// To the port's node: the sender's messages through this number that have not come were lost with a
+    /// node.
     Skip {
         /// The port.
         port: PortId,
         /// The last of them.
         through: u64,
     },
-    /// To the origin of a message: it was relayed to that node.
+    /// To the origin of a message: the message was relayed to that node.
     Relayed {
         /// The port.
         port: PortId,
         /// The message's number among those of its origin.
         sequence: u64,
-        /// Where it is.
+        /// The node that has it.
         at: NodeId,
+        /// The number of the port's moves when it came there: later reports have greater numbers.
+        moves: u64,
     },
-    /// The sender has heard of a node's death, and nothing that comes from it hereafter is owed to that node.
+    /// The sender knows of a node's death, and has reported where ports are that have been on it.
+    Told {
+        /// The dying node.
+        node: NodeId,
+    },
+    /// The sender knows of a node's death, and its later messages no longer depend on that node's.
     Mourned {
         /// The dead node.
         node: NodeId,
     },
-    /// To the port's node, or who knows more: go on with a search for receive rights that are in each other's
-    /// queues.
+    /// To the port's node, or to one that knows more: continue a search for receive rights that are in each
+    /// other's queues.
     Circle {
-        /// Where the search is.
+        /// The port that the search has reached.
         port: PortId,
         /// The ports that it has passed.
         path: Vec<Journey>,
-        /// How many of them it has passed again.
+        /// The number of them that it has passed again.
         again: u32,
     },
 }
 
-/// What travels.
+/// A packet with its reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Envelope<'a> {
-    /// Messages that were taken off queues.
-    pub accepted: Vec<Acceptance>,
-    /// What is said besides.
+    /// The reports, to be handled first.
+    pub word: Word,
+    /// The packet.
     #[serde(borrow)]
     pub packet: Packet<'a>,
 }
 
 impl<'a> Envelope<'a> {
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn encode(&self) -> Vec<u8> {
-        postcard::to_allocvec(self).expect("packets hold nothing that cannot be encoded")
+        self.encode_into(Vec::with_capacity(SHORT_PACKET_BYTES))
     }
 
-    /// Decodes and checks what came from another node of a job of `nodes`. Bytes after the packet are
-    /// refused.
+    fn encode_into(&self, room: Vec<u8>) -> Vec<u8> {
+        postcard::to_extend(self, room).expect("packets hold nothing that cannot be encoded")
+    }
+
+    /// Returns its bytes without the data at its end, which it does not contain yet. Leaves room for the
+    /// number of bytes that follow.
+    ///
+    /// # Panics
+    ///
+    /// If the packet does not end in data, or contains some.
+    pub fn encode_before_data(&self, bytes: usize, room_bytes: usize) -> Vec<u8> {
+        let ends_in_none = match &self.packet {
+            Packet::Request { load: Load::Whole { data, .. }, .. } => data.is_empty(),
+            Packet::Data { bytes, .. } => bytes.is_empty(),
+            _ => false,
+        };
+        assert!(ends_in_none, "expected a packet that ends in no data");
+        let mut encoded = self.encode_into(Vec::with_capacity(SHORT_PACKET_BYTES + room_bytes));
+        // Data are encoded as their length, followed by their bytes.
+        assert_eq!(encoded.pop(), Some(0), "the length of no data");
+        postcard::to_extend(&bytes, encoded).expect("a number can be encoded")
+    }
+
+    /// Decodes and checks bytes from another node of a job of `nodes`. Refuses bytes after the packet.
     ///
     /// # Errors
     ///
@@ -401,16 +452,22 @@ fn within(field: &'static str, expected: &'static str, got: u64, good: bool) -> 
     if good { Ok(()) } else { Err(WireError::OutOfBounds { field, expected, got }) }
 }
 
-/// What bounds the fields.
+/// The bounds of the fields.
 struct Bounds {
     nodes: u16,
 }
 
 impl Bounds {
     fn envelope(&self, envelope: &Envelope<'_>) -> Result<(), WireError> {
-        let count = envelope.accepted.len();
-        within("acceptances", "at most 64", count as u64, count <= ACCEPTANCES_MAX)?;
-        envelope.accepted.iter().try_for_each(|accepted| {
+        let Word { queued, accepted } = &envelope.word;
+        for (field, count) in [("answers", queued.len()), ("acceptances", accepted.len())] {
+            within(field, "at most 64", count as u64, count <= WORDS_MAX)?;
+        }
+        queued.iter().try_for_each(|answered| {
+            self.number(answered.moves)?;
+            self.flow(answered.flow, answered.number)
+        })?;
+        accepted.iter().try_for_each(|accepted| {
             self.port(accepted.port)?;
             self.number(accepted.through)
         })?;
@@ -419,7 +476,7 @@ impl Bounds {
 
     fn packet(&self, packet: &Packet<'_>) -> Result<(), WireError> {
         match packet {
-            Packet::Acceptances => Ok(()),
+            Packet::WordAlone => Ok(()),
             Packet::Request { flow, number, origin, sequence, load, .. } => {
                 self.flow(*flow, *number)?;
                 self.node(*origin)?;
@@ -433,8 +490,7 @@ impl Bounds {
                     }
                 }
             }
-            Packet::Queued { flow, number }
-            | Packet::Wait { flow, number }
+            Packet::Wait { flow, number }
             | Packet::Permit { flow, number }
             | Packet::Data { flow, number, .. }
             | Packet::More { flow, number, .. }
@@ -444,8 +500,13 @@ impl Bounds {
                 self.head(head, released)
             }
             Packet::Ready { flow } => self.port(flow.port()),
-            Packet::Moved { port, to } | Packet::Relocated { port, to } => {
+            Packet::Moved { port, to } => {
                 self.port(*port)?;
+                self.node(*to)
+            }
+            Packet::Relocated { port, to, moves } => {
+                self.port(*port)?;
+                self.number(*moves)?;
                 self.node(*to)
             }
             Packet::Report { port, version, seen, .. } => {
@@ -461,8 +522,9 @@ impl Bounds {
                 self.port(*port)?;
                 self.number(*through)
             }
-            Packet::Relayed { port, sequence, at } => {
+            Packet::Relayed { port, sequence, at, moves } => {
                 self.port(*port)?;
+                self.number(*moves)?;
                 self.number(*sequence)?;
                 self.node(*at)
             }
@@ -471,7 +533,7 @@ impl Bounds {
                 self.once(*once)
             }
             Packet::Claimed { once } | Packet::UnpinOnce { once } => self.once(*once),
-            Packet::Mourned { node } => self.node(*node),
+            Packet::Told { node } | Packet::Mourned { node } => self.node(*node),
             Packet::Circle { port, path, again } => {
                 self.port(*port)?;
                 within("ports passed", "at most 4096", path.len() as u64, path.len() <= JOURNEYS_MAX)?;
@@ -494,7 +556,7 @@ impl Bounds {
         self.number(port.serial)
     }
 
-    /// Numbers that count events: one that could overflow within a run is a lie.
+    /// Checks a number that counts events: one that could overflow within a run is forged.
     fn number(&self, number: u64) -> Result<(), WireError> {
         within("number", "less than 2 to the 62nd", number, number < 1 << 62)
     }
@@ -551,6 +613,7 @@ impl Bounds {
         self.port(body.port)?;
         self.number(body.next_once)?;
         self.number(body.journey)?;
+        self.number(body.moves)?;
         within("queue limit", "1 or more", u64::from(body.limit), body.limit > 0)?;
         for holder in &body.holders {
             self.node(holder.node)?;

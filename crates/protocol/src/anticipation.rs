@@ -2,35 +2,35 @@
 //!
 //! The papers' protocols fetch a page when a thread faults on it. Each fault then costs a round trip that
 //! nothing overlaps with. This module watches what a home-based protocol does with its copies, and proposes
-//! pages to fetch before they are touched. The protocol does the fetching, and is right without any of it: a
-//! page that was fetched early is fetched like any other. `--prefetch off` leaves all of it out.
+//! pages to fetch before they are touched. The protocol fetches them, and is correct without any proposals: a
+//! page that was fetched early is fetched like any other. `--prefetch off` disables all of this.
 //!
 //! | what the program does | what is fetched | where |
 //! |---|---|---|
-//! | says which pages it will read | those | `hinted` |
-//! | reads on and on, in equal steps | windows of pages | `anticipation/streams.rs` |
+//! | names the pages that it will read | those pages | `hinted` |
+//! | reads pages in equal steps | windows of pages | `anticipation/streams.rs` |
 //! | touches many pages that lie together, in no order | windows around them | `anticipation/blocks.rs` |
 //! | reads a page soon after the barriers that invalidate it | the page, at the barrier before | `anticipation/habits.rs` |
 //! | reads a page after a lock's grant has invalidated it | the page, when the lock comes | `anticipation/lock_pages.rs` |
-//! | any of the last two, again and again | the home sends it, unasked | `anticipation/supplies.rs` |
+//! | any of the last two, repeatedly | the home sends it, unrequested | `anticipation/supplies.rs` |
 //!
-//! The protocol tells what happens to its copies:
+//! The protocol reports what happens to its copies:
 //!
 //! | event | method | answer |
 //! |---|---|---|
 //! | a thread has touched a copy, or a page that is absent | `touched` | pages to fetch |
-//! | a page that was asked for has come | `has_come`, `opens` | whether the program may use it without a fault |
-//! | a notice has voided a copy that nobody had touched | `lost_untouched` | – |
+//! | a requested page has come | `has_come`, `opens` | whether the program may use it without a fault |
+//! | a notice has voided a copy that had not been touched | `lost_untouched` | – |
 //! | a lock has come, and has voided pages | `granted` | pages to fetch |
 //! | a barrier is over, and has voided pages | `met` | pages to fetch |
 //! | a page gets another home | `forget_orders` | – |
 //!
-//! Eager release consistency has `anticipation/steps.rs` alone. What homes send unasked has methods of its
-//! own, in `anticipation/supplies.rs`.
+//! Eager release consistency uses only `anticipation/steps.rs`. Pages that homes send unrequested have
+//! methods of their own, in `anticipation/supplies.rs`.
 //!
-//! Nobody sees whether the program reads a page that it may use without a fault. So a page that came unasked
-//! is left without access now and then: its first touch faults, needs no message, and shows that the page was
-//! wanted.
+//! The node cannot see whether the program reads a page that it may use without a fault. So a page that came
+//! unrequested is sometimes left without access: its first touch faults, needs no message, and shows that the
+//! page was wanted.
 
 pub(crate) mod blocks;
 pub(crate) mod habits;
@@ -50,64 +50,66 @@ use self::supplies::{Order, Supplies};
 use crate::coherence::Site;
 use crate::home::Located;
 
-/// Bytes of pages that may be under way before anybody has touched them. Further pages are not proposed.
+/// The maximum number of bytes of pages that may be under way before a thread has touched them. Further pages
+/// are not proposed.
 const UNDER_WAY_BYTES_MAX: u64 = 4 << 20;
 
-/// What a protocol shows of its copies.
+/// The state of copies that a protocol shows to its anticipation.
 pub(crate) trait Copies {
-    /// Whether this node has neither a good copy of the page nor a fetch under way.
+    /// Returns true if this node has neither a valid copy of the page nor a fetch under way.
     fn is_absent(&self, page: PageId) -> bool;
 
-    /// Whether the page may be asked for now: it is absent, homed elsewhere, and not about to change its home
-    /// to or from this node.
+    /// Returns true if the page may be requested now: it is absent, homed elsewhere, and not about to change
+    /// its home to or from this node.
     fn may_ask_for(&self, site: &Site, page: Located) -> bool;
 
-    /// Whether a fetch of the page is under way.
+    /// Returns true if a fetch of the page is under way.
     fn is_under_way(&self, page: PageId) -> bool;
 
-    /// Whether this node has a good copy.
+    /// Returns true if this node has a valid copy.
     fn is_good(&self, page: PageId) -> bool;
 
-    /// What the program may do with the page without a fault.
+    /// Returns what the program may do with the page without a fault.
     fn access(&self, page: PageId) -> Access;
 
-    /// Whether the host keeps a twin of the page.
+    /// Returns true if the host keeps a twin of the page.
     fn has_twin(&self, page: PageId) -> bool;
 
-    /// Whether a copy of this version holds all that this node has heard of and has written.
+    /// Returns true if a copy of this version contains all intervals that this node knows, including its own
+    /// writes.
     fn would_do(&self, page: PageId, version: &VersionVector) -> bool;
 
-    /// Whether this node reads the home's frames itself, without a message.
+    /// Returns true if this node reads the home's frames itself, without a message.
     fn reads_itself(&self, home: NodeId) -> bool;
 
-    /// Whether the page is homed here and may be sent as it is.
+    /// Returns true if the page is homed here and may be sent as it is.
     fn may_send(&self, site: &Site, page: PageId) -> bool;
 }
 
-/// Pages to be fetched.
+/// Pages to fetch.
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct Fetches {
-    /// The pages, in the order in which they will be read.
+    /// The pages in the order in which they will be read.
     pub(crate) pages: Vec<PageId>,
-    /// The program reads downwards: homes send the last page first.
+    /// True if the program reads downwards: homes send the last page first.
     pub(crate) is_descending: bool,
 }
 
-/// How a thread has touched a page of another home.
+/// The state of a page of another home that a thread has touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
-    /// The page is absent, and nobody has asked for it.
+    /// The page is absent and has not been requested.
     Missed,
     /// The page is absent, and on its way.
     UnderWay,
-    /// The copy was good, and left without access.
+    /// The copy was valid and had been left without access.
     Opened,
-    /// The copy was good and readable. The thread stores to it.
+    /// The copy was valid and readable. The thread stores to it.
     Written,
 }
 
-/// What is known of the use of one page.
+/// The observed use of one page.
 #[derive(Debug, Default)]
 struct Guess {
     habit: Habit,
@@ -115,7 +117,7 @@ struct Guess {
     order: Order,
 }
 
-/// Pages that were asked for before anybody touched them.
+/// Pages that were requested before a thread touched them.
 #[derive(Debug, Default)]
 pub(crate) struct UnderWay {
     pages: FxHashSet<PageId>,
@@ -129,7 +131,7 @@ impl UnderWay {
         self.bytes < UNDER_WAY_BYTES_MAX
     }
 
-    /// Notes that the page is asked for. Returns false if it may not be, or need not be.
+    /// Notes that the page is requested. Returns false if it may not be, or need not be.
     fn begin(&mut self, site: &Site, copies: &impl Copies, page: Located) -> bool {
         let begins = copies.may_ask_for(site, page) && self.pages.insert(page.page);
         if begins {
@@ -166,14 +168,14 @@ impl Anticipation {
         self.follows_locks = true;
     }
 
-    /// Has readers order what they read after every barrier. Hasty readers order as soon as they read a page
-    /// twice at the same distance from its loss; others when that has proved right. Tests with few barriers
-    /// are hasty.
+    /// Has readers order the pages that they read after every barrier. Hasty readers order as soon as they
+    /// read a page twice at the same distance from its loss; others after that has proved right. Tests with
+    /// few barriers use hasty readers.
     pub(crate) fn place_orders(&mut self, is_hasty: bool) {
         (self.supplies.is_on, self.supplies.is_hasty) = (true, is_hasty);
     }
 
-    /// The program says that it will read these pages: proposes what it lacks of them, together.
+    /// Proposes, as one fetch, the absent ones of the pages that the program says it will read.
     pub(crate) fn hinted(&mut self, site: &Site, copies: &impl Copies, ranges: &[PageRange]) -> Fetches {
         let mut fetches = Fetches::default();
         for pages in ranges {
@@ -192,7 +194,7 @@ impl Anticipation {
         fetches
     }
 
-    /// A thread has touched a page of another home.
+    /// Handles that a thread has touched a page of another home. Returns pages to fetch.
     pub(crate) fn touched(
         &mut self,
         site: &mut Site,
@@ -218,7 +220,7 @@ impl Anticipation {
         ahead
     }
 
-    /// Proposes the pages around a missed page, where many are missed.
+    /// Proposes the pages around a missed page in an area where many are missed.
     fn around(&mut self, site: &Site, copies: &impl Copies, page: Located) -> Fetches {
         let mut fetches = Fetches::default();
         for located in self.blocks.around(site, page) {
@@ -229,12 +231,13 @@ impl Anticipation {
         fetches
     }
 
-    /// The content of a page has come.
+    /// Notes that the content of a page has come.
     pub(crate) fn has_come(&mut self, site: &Site, page: PageId) {
         self.under_way.end(site, page);
     }
 
-    /// Whether the program may use a page that has come without a fault. If somebody waits for it, it must.
+    /// Returns true if the program may use a page that has come without a fault. `must_open`: a thread waits
+    /// for it.
     pub(crate) fn opens(&mut self, page: PageId, must_open: bool) -> bool {
         let is_closed = self.under_way.closed.remove(&page);
         let opens = must_open || !is_closed;
@@ -244,20 +247,26 @@ impl Anticipation {
         opens
     }
 
-    /// This node is the home of the page now: nothing is under way any more.
+    /// Notes that this node is the home of the page now, so that it is not under way any more.
     pub(crate) fn is_homed_here(&mut self, site: &Site, page: PageId) {
         self.under_way.end(site, page);
         self.under_way.closed.remove(&page);
     }
 
-    /// A notice has voided a good copy to which the program had no access.
+    /// Notes that a notice has voided a valid copy to which the program had no access.
     pub(crate) fn lost_untouched(&mut self, page: PageId) {
         if let Some(guess) = self.guesses.get_mut(&page) {
             guess.habit.note_loss_untouched();
         }
     }
 
-    /// A grant of the lock has voided these pages.
+    /// Notes that pages leave because memory is short. Where touches come in no order, the pages around them
+    /// would only push others out.
+    pub(crate) fn note_shortage(&mut self) {
+        self.blocks.forget();
+    }
+
+    /// Handles that a grant of the lock has voided these pages. Returns pages to fetch.
     pub(crate) fn granted(
         &mut self,
         site: &mut Site,
@@ -274,7 +283,7 @@ impl Anticipation {
         self.follow_lock(site, copies, lock, voided)
     }
 
-    /// A barrier has voided these pages.
+    /// Handles that a barrier has voided these pages. Returns pages to fetch.
     pub(crate) fn met(&mut self, site: &mut Site, copies: &impl Copies, voided: &PageSet) -> Fetches {
         if !voided.is_empty() {
             self.blocks.forget();

@@ -1,29 +1,32 @@
 //! Automatic update release consistency.
 //!
-//! Read first: Iftode, Dubnicki, Felten, Li, *Improving Release-Consistent Shared Virtual Memory using Automatic Update*, HPCA 1996, its section
-//! on AURC; then [`crate::hlrc`], which the same authors derived from it (Zhou, Iftode, Li, OSDI 1996) and which this file builds on: homes,
-//! intervals, write notices and fetches are the same.
+//! Read first: Iftode, Dubnicki, Felten, Li, *Improving Release-Consistent Shared Virtual Memory using
+//! Automatic Update*, HPCA 1996, its section on AURC; then [`crate::hlrc`], which the same authors derived
+//! from it (Zhou, Iftode, Li, OSDI 1996) and which this file builds on: homes, intervals, write notices and
+//! fetches are the same.
 //!
-//! Barli, Watanabe, Sakai, Tanaka, *Performance Analysis on Software DSM System Connected with High Speed Network* (`reproduce 000`) put it
-//! beside SC, LRC and HLRC in their section 2.3.
+//! Barli, Watanabe, Sakai, Tanaka, *Performance Analysis on Software DSM System Connected with High Speed
+//! Network* (`reproduce 000`) compares it with SC, LRC and HLRC in section 2.3.
 //!
 //! Tests: `check/tests/all/aurc.rs`, and there `mapping.rs` for mapped pages, `moves.rs`, `explore.rs` and
 //! `golden.rs`.
 //!
-//! In the paper the network interface snoops the memory bus: each store to a copy that is mapped to its home travels there at once, without
-//! twin or diff, and at a release little is left to wait for.
+//! In the paper the network interface snoops the memory bus: each store to a copy that is mapped to its home
+//! travels there at once, without twin or diff, and at a release little is left to wait for.
 //!
-//! **The deviation**: no hardware snoops here. Where nodes share memory, long runs of pages are **mapped** straight onto their home's frames
-//! ([`mapped`]): every store is at the home at once, without twin or diff, as in the paper; but there is no local copy, so loads go there too. Elsewhere, and for
-//! all other pages, twins and diffs stay, and what is automatic is their time: while the program computes, what it has
-//! written leaves for the home **in the background**, as diffs of pages that an interval has changed *so far*. The host says when it has a moment
-//! with nothing else to do, a **lull** ([`Engine::handle_lull`](crate::Engine::handle_lull)). At the release the rest follows, as in home-based LRC.
+//! **The deviation**: no hardware snoops here. If nodes share memory, long runs of pages are **mapped**
+//! directly onto their home's frames ([`mapped`]): every store is at the home at once, without twin or diff,
+//! as in the paper; but there is no local copy, so loads go there too. For all other pages, twins and diffs
+//! stay, and their time is automatic: while the program computes, its changes leave for the home **in the
+//! background**, as diffs of pages that an interval has changed *so far*. The host reports moments in which
+//! it has nothing else to do, **lulls** ([`Engine::handle_lull`](crate::Engine::handle_lull)). The release
+//! sends the rest, as in home-based LRC.
 //!
-//! A copy, beyond the states of home-based LRC (the home has none of its own):
+//! The states of a copy beyond those of home-based LRC (the home has no further ones):
 //!
 //! | state | in a lull | load, store | release | notice of another's |
 //! |---|---|---|---|---|
-//! | mapped (no copy; [`mapped`]) | – | at the home's frame | – | – : nobody sends one |
+//! | mapped (no copy; [`mapped`]) | – | at the home's frame | – | – : none is sent |
 //! | clean | – | as there; the first store → dirty | – | → absent |
 //! | dirty | when it is due: early diff, twin := twin + diff → partly sent | – | diff, notice | → dirty, invalidated |
 //! | dirty, invalidated | the same, stays invalidated | fetch by message | diff, notice | – |
@@ -31,84 +34,98 @@
 //! | coming, to be homed here | – : it has no twin | wait | – | as there |
 //! | partly sent | when it is due again: the same | – | what differs still, perhaps nothing; **notice anyway** | → dirty, invalidated; its notice stays owed |
 //!
-//! Why this is right:
-//! - *An early diff claims nothing.* The home changes its frame and leaves the page's version, and what it publishes, as they were: they follow from
-//!   the release's [`Message::Diffs`], which come behind all early ones on the same link, for every page that was sent early, and be it with an
-//!   empty diff. Who needs the interval waits for that; so who may rely on its stores finds them all.
-//! - *Others may see stores of an open interval.* A home, a request or a one-sided reader that meets them is not ordered behind them; a
-//!   program without data races does not look at those bytes. In a copy that is merged they are none of the copy's own writes, as they go into
-//!   frame and twin.
-//! - *Nothing older follows.* A later store by another node to a byte that was sent is ordered behind the interval's end. That node's copy lost its
-//!   access by the notice and has been fetched from the home behind the last diff, so its own diff comes later than all of them.
-//! - *Siblings go on writing while a page is compared.* Each byte is read once. The twin takes what was sent, not what the page holds by
-//!   then: what was stored since differs from it still, and goes with the next diff.
-//! - *A writer that fetches a page anew finds its own early diffs in it*, or the merge would take them back: the request follows them on the link.
-//!   So a page on its way is not sent early, since it may have left the home before; and a page that was sent early is not read from
-//!   the home's frame, where nobody could tell whether the diff is applied yet, until the interval has ended and counts as needed.
-//! - *Atomic words* are patched into the twin too, so no diff undoes them; plain stores to them precede an operation by a release, as there.
-//! - *Homes may move in the middle of an interval* (`hlrc/moves.rs`). An early diff goes where its writer takes the page for homed when it
-//!   sends it. To the last home it comes ahead of its writer's word that it has heard of the move, so what is handed over holds it. But no version
-//!   tells of it: a next home whose copy has all of the version may lack it still. So the home notes of which open intervals its pages hold *parts*, and
-//!   sends such a page's content in any case. What goes to the next home waits there while the page is coming, in one queue with whole diffs and
-//!   ahead of requests. Of an interval whose first parts went to the last home the rest, be it empty, goes to the next one with the notice:
-//!   there it is applied, and makes version and published word go on, only when the content is there that holds those parts.
-//!   When the page moves again, its writer has arrived at a collective meanwhile, which ends an interval: then the version tells of it.
-//! - *The next home* may have sent some of its own copy early. The release that lets the page rest sends what is left, or nothing, to the last home, ahead
-//!   of its word. From then on the page has no twin here that could be compared, and a page that is homed here never is.
+//! Why this is correct:
+//! - *An early diff names no interval.* The home changes its frame and leaves the page's version, and the
+//!   intervals that it publishes, unchanged: they follow from the release's [`Message::Diffs`], which arrive
+//!   after all early ones on the same link and name every page that was sent early, if necessary with an
+//!   empty diff. A node that needs the interval waits for these, so a thread that may rely on its stores
+//!   finds them all.
+//! - *Other nodes may see stores of an open interval.* A home, a request or a one-sided reader that meets
+//!   them is not ordered after them; a program without data races does not look at those bytes. In a copy
+//!   that is merged they are not among the copy's own writes, as they go into frame and twin.
+//! - *No older value follows.* A later store by another node to a byte that was sent is ordered after the
+//!   interval's end. That node's copy lost its access by the notice and has been fetched from the home after
+//!   the last diff, so its own diff comes later than all of them.
+//! - *Sibling threads continue to write while a page is compared.* Each byte is read once. The twin takes the
+//!   bytes that were sent, not those that the page contains by then: later stores still differ from it, and
+//!   go with the next diff.
+//! - *A writer that fetches a page again finds its own early diffs in it*, because its request follows them
+//!   on the link; otherwise the merge would undo them. So a page on its way is not sent early, since it may
+//!   have left the home before; and a page that was sent early is not read from the home's frame, where no
+//!   node could tell whether the diff is applied yet, until the interval has ended and counts as needed.
+//! - *Atomic words* are patched into the twin too, so no diff undoes them; a release orders plain stores to
+//!   them before an operation, as in home-based LRC.
+//! - *Homes may move in the middle of an interval* (`moves.rs`). An early diff goes to the node that its
+//!   writer takes for the page's home when it sends it. It reaches the last home before the writer's
+//!   `HomeMovesHeard`, so the content that is handed over contains it. But it is in no version: a next home
+//!   whose copy has all intervals of the version may lack it. So the home notes of which open intervals its
+//!   pages contain *parts*, and always sends the content of such a page. Diffs for the next home wait there
+//!   while the page is coming, in one queue with whole diffs and before requests. If the first parts of an
+//!   interval went to the last home, the rest, even if it is empty, goes to the next one with the notice. It
+//!   is applied there, and advances the version and the published intervals, only after the content with
+//!   those parts has arrived. When the page moves again, its writer has arrived at a collective meanwhile,
+//!   which ends an interval: then the version includes it.
+//! - *The next home* may have sent parts of its own copy early. The release that lets the page rest sends the
+//!   remaining changes, or an empty diff, to the last home, before its `HomeMovesHeard`. From then on the
+//!   page has no twin here that could be compared, and a page that is homed here never has one.
 //!
-//! What it costs: a page that the program writes again is sent again. So it goes early only when it has been quiet, as far as is known: where writes
-//! are noted, when they show none since the lull before; else, one lull after its first store. Each time that it is looked at it waits four times
-//! as many lulls for the next time in the same interval, and a page that changed again after it had been sent waits longer in later intervals.
+//! Cost: a page that the program writes again is sent again. So it goes early only after it has been quiet,
+//! as far as is known: if writes are noted, when they show none since the previous lull; otherwise one lull
+//! after its first store. After each look at the page, the wait for the next one in the same interval is four
+//! times as many lulls, and a page that changed again after it had been sent waits longer in later intervals.
 
 pub mod mapped;
 
 use std::collections::BTreeMap;
 
 use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, VectorTimestamp};
-use hiroba_wire::{HomeMoves, Message, PageDiff};
+use hiroba_wire::{HomeMoves, Message};
 use rustc_hash::FxHashMap;
 
+use crate::batches::batches;
 use crate::coherence::{Coherence, PageMove, Site, WordOperation};
-use crate::hlrc::{FLUSH_BATCH_BYTES, Hlrc};
+use crate::hlrc::Hlrc;
 use crate::home::{HomePolicy, Located};
 use crate::{Done, Effect, ProtocolError, Waiter, WriteTracking};
 
-/// Pages that are compared in one lull, at most, and bytes of them: some tens of microseconds, for which faults wait.
+/// The maximum number of pages that are compared in one lull, and of their bytes: some tens of microseconds,
+/// for which faults wait.
 const PAGES_PER_LULL_MAX: usize = 32;
 const BYTES_PER_LULL_MAX: u64 = 128 << 10;
 
-/// A page waits two to the power of this many lulls, at most.
+/// The binary logarithm of the maximum number of lulls that a page waits.
 const PATIENCE_MAX: u8 = 8;
 
-/// Each look at a page multiplies the lulls before the next one in the same interval by two to the power of this.
+/// The binary logarithm of the factor by which each look at a page multiplies the lulls before the next one
+/// in the same interval.
 const LOOK_COSTS: u8 = 2;
 
 /// Automatic update release consistency on one node.
 #[derive(Debug, Default)]
 pub struct Aurc {
     hlrc: Hlrc,
-    /// Lulls so far.
+    /// The number of lulls so far.
     lulls: u64,
-    /// In this lull the host is asked which pages were written.
+    /// True if the host is asked in this lull which pages were written.
     asks: bool,
-    /// Pages that may be dirty, by the lull in which they are due: no more than the node has copies.
+    /// Pages that may be dirty, by the lull in which they are due: at most as many as the node has copies.
     due: BTreeMap<u64, PageSet>,
     candidates: FxHashMap<PageId, Candidate>,
-    /// Early diffs that the host has yet to make.
+    /// The number of early diffs that the host has not made yet.
     awaited: usize,
-    /// Those that it has made in this lull.
+    /// The early diffs that it has made in this lull.
     made: Vec<(PageId, Vec<u8>)>,
 }
 
-/// What is known of a copy that has been dirty.
+/// The state of a copy that has been dirty.
 #[derive(Clone, Copy, Debug, Default)]
 struct Candidate {
-    /// In which lull it is due, in this interval.
+    /// The lull in which it is due, in this interval.
     due: Option<u64>,
-    /// How often it was looked at, and in which interval.
+    /// The number of looks at it, and their interval.
     looks: u8,
     looked_in: IntervalSeq,
-    /// How much longer than others it waits, since it is written again and again.
+    /// The additional wait of a page that is written again and again.
     patience: u8,
 }
 
@@ -124,18 +141,18 @@ impl Candidate {
     }
 }
 
-/// The number that the open interval will have.
+/// Returns the number that the open interval will have.
 fn open_interval(site: &Site) -> IntervalSeq {
     site.timestamp.get(site.me) + 1
 }
 
 impl Aurc {
-    /// Nothing is allocated yet. `hlrc` is what it builds on.
+    /// Returns the protocol with no pages allocated, on top of `hlrc`.
     pub fn new(hlrc: Hlrc) -> Aurc {
         Aurc { hlrc, ..Aurc::default() }
     }
 
-    /// The page may be dirty: it will be due.
+    /// Queues the page, which may be dirty, for a later lull.
     fn queue(&mut self, site: &Site, page: PageId) {
         assert!(!site.is_home(page), "{page}: a home has nothing to send");
         let candidate = self.candidates.entry(page).or_default();
@@ -146,7 +163,7 @@ impl Aurc {
         }
     }
 
-    /// What has become writable for the program is dirty.
+    /// Queues the pages that have become writable for the program, which are dirty.
     fn queue_written(&mut self, site: &Site, pages: impl IntoIterator<Item = PageId>) {
         for page in pages {
             if !site.is_async(page) && self.hlrc.written.contains(page) && !site.is_home(page) {
@@ -155,7 +172,7 @@ impl Aurc {
         }
     }
 
-    /// The page that has been due for the longest time.
+    /// Takes the page that has been due for the longest time.
     fn next_due(&mut self) -> Option<PageId> {
         let mut first = self.due.first_entry().filter(|pages| *pages.key() <= self.lulls)?;
         let page = first.get().iter().next().expect("no set is left empty");
@@ -167,7 +184,7 @@ impl Aurc {
         Some(page)
     }
 
-    /// Has pages compared that are due. Those in `fresh` have been written since the lull before.
+    /// Has due pages compared. Those in `fresh` have been written since the previous lull.
     fn send_due(&mut self, site: &mut Site, fresh: &PageSet) {
         let mut bytes = 0;
         for _ in 0..PAGES_PER_LULL_MAX {
@@ -197,8 +214,8 @@ impl Aurc {
         self.candidates.get_mut(&page).expect("what was due is known")
     }
 
-    /// The page has been compared in the middle of the interval: what the network interface's snooping does
-    /// in the paper (Barli and others, section 2.2 and figure 2), page by page instead of store by store.
+    /// Handles the early diff of a page. It replaces the network interface's snooping in the paper (Barli and
+    /// others, section 2.2 and figure 2), page by page instead of store by store.
     fn handle_early_diff(&mut self, site: &mut Site, page: PageId, runs: Vec<u8>) {
         assert!(self.awaited > 0, "{page}: the host makes the early diffs that it was asked for");
         self.awaited -= 1;
@@ -207,7 +224,7 @@ impl Aurc {
             self.made.push((page, runs));
         }
         if site.is_async(page) {
-            // What is stored from now on is noted, and what was stored before it is sent.
+            // Stores from now on are noted, and earlier ones are sent.
             self.hlrc.written.remove(page);
             self.candidate(page).note_look(open_interval(site));
         } else {
@@ -218,8 +235,8 @@ impl Aurc {
         }
     }
 
-    /// What has been written is at the home before the release (Barli, Watanabe, Sakai, Tanaka, section 2.3,
-    /// of AURC; Iftode, Dubnicki, Felten, Li). Dirty → partly sent.
+    /// Sends the early diffs, so that the home has the writes before the release (Barli, Watanabe, Sakai,
+    /// Tanaka, section 2.3, of AURC; Iftode, Dubnicki, Felten, Li). Dirty → partly sent.
     fn send_made(&mut self, site: &mut Site) {
         assert_eq!(self.awaited, 0, "what was asked for in a lull is sent together");
         let seq = open_interval(site);
@@ -229,24 +246,13 @@ impl Aurc {
         }
         for (home, made) in of_each {
             assert_ne!(home, site.me, "a home sends itself nothing");
-            let mut batch: Vec<PageDiff<'_>> = Vec::new();
-            let mut bytes = 0;
-            for (page, runs) in &made {
-                batch.push(PageDiff { page: *page, runs });
-                bytes += runs.len();
-                if bytes >= FLUSH_BATCH_BYTES {
-                    let diffs = std::mem::take(&mut batch);
-                    site.out.send(home, &Message::EarlyDiffs { seq, diffs });
-                    bytes = 0;
-                }
-            }
-            if !batch.is_empty() {
-                site.out.send(home, &Message::EarlyDiffs { seq, diffs: batch });
+            for diffs in batches(&made) {
+                site.out.send(home, &Message::EarlyDiffs { seq, diffs });
             }
         }
     }
 
-    /// All that the interval has changed is compared: was it worth while to send some of it early?
+    /// Learns, after all changes of the interval are compared, for which pages sending early was worth while.
     fn learn(&mut self, site: &Site) {
         for page in self.hlrc.sent_early.iter() {
             let candidate = self.candidates.get_mut(&page).expect("what was sent early is known");

@@ -1,15 +1,17 @@
-//! Barriers and the other collectives: everybody tells what it has written since the last one, and is told what the others have
-//! written.
+//! Barriers and the other collectives: every node reports what it has written since the last one, and learns
+//! what the others have written.
 //!
-//! The nodes are a tree with node 0 at its root. Each node waits for the nodes right below it and for itself, and then arrives, for
-//! all of them, at the node right above. When the root has heard from all it departs, and departures run down the tree. No node
-//! hears from more than [`BELOW_MAX`] others, whatever their number; up to one more node than that, the tree is flat.
+//! The nodes form a tree with node 0 at its root. Each node waits for the nodes directly below it and for
+//! itself, and then arrives, for all of them, at the node directly above. When all have arrived at the root,
+//! it departs, and departures run down the tree. No node receives messages from more than [`BELOW_MAX`]
+//! others, whatever their number; with at most [`BELOW_MAX`] + 1 nodes the tree is flat.
 //!
-//! A notice goes up once and down once along each edge that it must cross. What the nodes below have told is kept until the
-//! departure, and passed on to those of them that lack it then; above nobody says it again.
+//! A notice crosses each edge once upwards and once downwards. A node keeps the reports of the nodes below
+//! until the departure, and then passes them on to those of them that lack them; no node above repeats them.
 //!
-//! A collective names what it is (a barrier, an allocation, leaving the job). When two nodes meet in different
-//! ones the program is wrong, and would wait for ever: the node where their ways join says so instead.
+//! A collective carries its kind (a barrier, an allocation, leaving the job). If two nodes meet in different
+//! kinds, the program is wrong, and would wait for ever. The node where their paths join reports that
+//! instead.
 
 mod claims;
 
@@ -22,10 +24,11 @@ use crate::home::HomeMap;
 use crate::outbox::Outbox;
 use crate::{Expected, Protocol, ProtocolError};
 
-/// The most nodes right below another one in the tree.
+/// The maximum number of nodes directly below another one in the tree.
 pub const BELOW_MAX: u16 = 4;
 
-/// How the nodes of a job are a tree: each has up to so many right below, filled in the order of their numbers.
+/// The tree that the nodes of a job form. A node has at most `below_max` children; nodes fill the tree in the
+/// order of their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tree {
     nodes: u16,
@@ -33,24 +36,25 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The tree of `nodes` nodes with up to [`BELOW_MAX`] below each.
+    /// Returns the tree of `nodes` nodes with at most [`BELOW_MAX`] below each.
     pub fn of(nodes: u16) -> Tree {
         assert!(nodes > 0, "a job has a node");
         Tree { nodes, below_max: BELOW_MAX }
     }
 
-    /// Another one, for tests of deep trees with few nodes: with 1 to `u16::MAX` below each.
+    /// Returns the tree with at most `below_max` nodes below each, 1 to `u16::MAX`. For tests of deep trees
+    /// with few nodes.
     pub fn narrowed(self, below_max: u16) -> Tree {
         assert!(below_max > 0, "expected at least one node below another");
         Tree { below_max, ..self }
     }
 
-    /// The node right above; `None` for the root.
+    /// Returns the node directly above, or `None` for the root.
     pub fn above(self, node: NodeId) -> Option<NodeId> {
         node.0.checked_sub(1).map(|before| NodeId(before / self.below_max))
     }
 
-    /// The nodes right below.
+    /// Returns the nodes directly below.
     pub fn below(self, node: NodeId) -> impl Iterator<Item = NodeId> {
         let below_max = u32::from(self.below_max);
         let first = u32::from(node.0) * below_max + 1;
@@ -59,29 +63,30 @@ impl Tree {
     }
 }
 
-/// What arrives: one node, or one with all below it.
+/// The arrival of one node, or of one with all below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// What they came to; a follower's word only when all of them follow.
+    /// The collective that they have arrived at; that of a follower only if all of them follow.
     pub collective: Collective,
-    /// Who of them called it.
+    /// The node among them that called it.
     pub caller: NodeId,
-    /// The latest timestamp that every one of them has reached, where that is not the one of `knowledge`.
+    /// The latest timestamp that every one of them has reached, if it is not the one of `knowledge`.
     pub least: Option<VectorTimestamp>,
-    /// How far any of them has seen, and their notices since the last collective.
+    /// The latest interval of each node that any of them has seen, and their notices since the last
+    /// collective.
     pub knowledge: Knowledge,
     /// Pages that they give to other homes, claim from them, or keep.
     pub moves: Vec<HomeMoves>,
 }
 
-/// What departs: all nodes have come.
+/// The departure of all nodes, which have arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Departure {
-    /// What they came to.
+    /// The collective that they have arrived at.
     pub collective: Collective,
-    /// What those elsewhere in the tree tell.
+    /// The reports of the nodes elsewhere in the tree.
     pub news: Knowledge,
-    /// Pages that have other homes from now on, or that nobody is to claim: the same for everybody.
+    /// Pages that have other homes from now on, or that no node may claim: the same for all nodes.
     pub moves: Vec<HomeMoves>,
 }
 
@@ -91,27 +96,27 @@ impl Arrival {
     }
 }
 
-/// One node's part in the collectives: who has come to it, itself included.
+/// One node's part in the collectives: the arrivals at it, including its own.
 #[derive(Debug)]
 pub struct Meeting {
     me: NodeId,
     tree: Tree,
     epoch: u64,
-    /// This node and those right below, in the order in which they have come.
+    /// The arrivals of this node and of those directly below, in order.
     arrivals: Vec<(NodeId, Arrival)>,
 }
 
-/// Nodes met in different collectives.
+/// The error that nodes met in different collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// Who came first.
+    /// The node that came first.
     pub first: (NodeId, Collective),
-    /// Who disagrees.
+    /// The node that disagrees.
     pub second: (NodeId, Collective),
 }
 
 impl Mismatch {
-    /// The sentence for the user.
+    /// Returns the sentence for the user.
     pub fn sentence(&self) -> String {
         let ((first, first_call), (second, second_call)) = (self.first, self.second);
         format!(
@@ -123,20 +128,23 @@ impl Mismatch {
     }
 }
 
-/// A predicate: that a node makes a call, in a word for that, or that its program has ended without one.
+/// Returns a predicate: that a node makes a call (with the verb `makes`), or that its program has ended
+/// without one.
 fn what_it_did(makes: &str, collective: Collective) -> String {
     match collective {
-        Collective::LeaveByExit => "ended its program (by exit, or by returning from main)".to_owned(),
+        Collective::LeaveByExit | Collective::LeaveHalted => {
+            "ended its program (by exit, or by returning from main)".to_owned()
+        }
         other => format!("{makes} {}", describe(other)),
     }
 }
 
-/// The call by its name alone.
+/// Returns the name of the call.
 pub(crate) fn name(collective: Collective) -> &'static str {
     match collective {
         Collective::Barrier => "hiroba_barrier",
         Collective::Leave => "hiroba_finalize",
-        Collective::LeaveByExit => "exit",
+        Collective::LeaveByExit | Collective::LeaveHalted => "exit",
         Collective::Allocate { .. } => "hiroba_alloc",
         Collective::BeginRun | Collective::EndRun => "hiroba_run",
         Collective::RunWorker { .. } => "tsm_create_procs",
@@ -154,7 +162,9 @@ pub(crate) fn describe(collective: Collective) -> String {
                 .to_lowercase()
         }
         Collective::EndRun => "the end of hiroba_run's function".to_owned(),
-        Collective::LeaveByExit => "the end of its program (by exit, or by returning from main)".to_owned(),
+        Collective::LeaveByExit | Collective::LeaveHalted => {
+            "the end of its program (by exit, or by returning from main)".to_owned()
+        }
         other => name(other).to_owned(),
     }
 }
@@ -164,7 +174,7 @@ pub(crate) fn describe(collective: Collective) -> String {
 struct Notices(BTreeMap<(NodeId, IntervalSeq), PageSet>);
 
 impl Notices {
-    /// Adds those that someone who has seen `seen` lacks.
+    /// Adds the notices that a node that has seen `seen` lacks.
     fn add(&mut self, notices: &[IntervalNotice], seen: Option<&VectorTimestamp>) {
         for IntervalNotice { node, seq, pages } in notices {
             if seen.is_none_or(|seen| *seq > seen.get(*node)) {
@@ -180,13 +190,13 @@ impl Notices {
 }
 
 impl Meeting {
-    /// Nobody has come yet.
+    /// Returns the state in which no node has arrived.
     pub fn new(me: NodeId, tree: Tree) -> Meeting {
         assert!(me.0 < tree.nodes, "node {me} is one of the tree's {}", tree.nodes);
         Meeting { me, tree, epoch: 0, arrivals: Vec::new() }
     }
 
-    /// How the nodes are a tree.
+    /// Returns the tree that the nodes form.
     pub fn tree(&self) -> Tree {
         self.tree
     }
@@ -195,7 +205,7 @@ impl Meeting {
         self.arrivals.len() == 1 + self.tree.below(self.me).count()
     }
 
-    /// Somebody has arrived here; `Ok(Some)`, with what all have to tell, when it was the last one.
+    /// Notes that a node has arrived here. Returns the combined arrival of all if it was the last one.
     pub fn arrive(
         &mut self,
         from: NodeId,
@@ -218,8 +228,9 @@ impl Meeting {
         Ok(Ok(self.is_complete().then(|| self.all())))
     }
 
-    /// Somebody has arrived here, as [`arrive`](Self::arrive) says; if it was the last one, goes on above. At the root that is the departure of
-    /// all: from which collective, and with what. `homes` is where pages live until then.
+    /// Notes that a node has arrived here, like [`arrive`](Self::arrive). If it was the last one, informs the
+    /// node above; at the root, returns the departure of all with its collective. `homes` is the map of
+    /// pages' homes until then.
     pub fn handle_arrival(
         &mut self,
         from: NodeId,
@@ -244,7 +255,8 @@ impl Meeting {
         Ok(None)
     }
 
-    /// All nodes of the job have arrived, as [`depart`](Self::depart) says: tells those right below, and returns what this node is told.
+    /// Handles that all nodes of the job have arrived, like [`depart`](Self::depart): informs those directly
+    /// below, and returns what this node learns.
     pub fn handle_departure(
         &mut self,
         from: NodeId,
@@ -275,23 +287,25 @@ impl Meeting {
         leads.next().filter(|_| second.1 != Collective::Follow).map(|first| Mismatch { first, second })
     }
 
-    /// Who came to do something of their own.
+    /// Returns the nodes that call a collective of their own.
     fn leads(&self) -> impl Iterator<Item = (NodeId, Collective)> {
         let calls = self.arrivals.iter().map(|(_, arrival)| (arrival.caller, arrival.collective));
         calls.filter(|(_, collective)| *collective != Collective::Follow)
     }
 
-    /// What all have to tell together.
+    /// Returns the combined arrival of all.
     fn all(&self) -> Arrival {
         assert!(self.is_complete(), "all are heard before one speaks for them");
-        let (caller, collective) = self.leads().next().unwrap_or((self.me, Collective::Follow));
+        let halted = self.leads().find(|(_, collective)| *collective == Collective::LeaveHalted);
+        let (caller, collective) =
+            halted.or_else(|| self.leads().next()).unwrap_or((self.me, Collective::Follow));
         let mut timestamp = self.arrivals[0].1.knowledge.timestamp.clone();
         let mut least = self.arrivals[0].1.least().clone();
         let mut notices = Notices::default();
         for (_, arrival) in &self.arrivals {
             timestamp.merge(&arrival.knowledge.timestamp);
             least.meet(arrival.least());
-            // The root, with nobody above, tells each what it lacks.
+            // The root, which has no node above it, informs each node of what it lacks.
             if self.tree.above(self.me).is_some() {
                 notices.add(&arrival.knowledge.notices, None);
             }
@@ -303,8 +317,8 @@ impl Meeting {
         Arrival { collective, caller, least, knowledge, moves }
     }
 
-    /// All nodes of the job have arrived. What this node and those right below are told: what they lack of each other's notices,
-    /// and of the `news` from elsewhere in the tree.
+    /// Departs: all nodes of the job have arrived. Returns what this node and those directly below learn: the
+    /// notices that they lack of each other, and of the `news` from elsewhere in the tree.
     pub fn depart(&mut self, news: &Knowledge) -> Result<Vec<(NodeId, Knowledge)>, ProtocolError> {
         if !self.is_complete() {
             return Err(ProtocolError::Unexpected {
@@ -351,13 +365,13 @@ mod tests {
         Arrival { collective, caller: NodeId(of), least: None, knowledge, moves: Vec::new() }
     }
 
-    /// All nodes' parts, with messages carried at once.
+    /// All nodes' meetings, with messages delivered at once.
     struct Job {
         tree: Tree,
         parts: Vec<Meeting>,
-        /// What each node was told last.
+        /// The knowledge that each node received last.
         told: BTreeMap<NodeId, Knowledge>,
-        /// Messages that each node has received.
+        /// The number of messages that each node has received.
         received: Vec<usize>,
         collective: Option<Collective>,
     }
@@ -420,7 +434,7 @@ mod tests {
                     let page = 2 * u64::from(node.0);
                     let mut arrival = arrival(nodes, node.0, seq, Collective::Barrier, &[7777, page]);
                     if node.0 == 4 {
-                        // It has acquired a lock from node 2 meanwhile, and tells that on.
+                        // The node has acquired a lock from node 2 meanwhile, and passes on what it learned.
                         arrival.knowledge.timestamp.advance(NodeId(2), seq);
                         let others = knowledge(nodes, 2, seq, &[7777, 4]).notices;
                         arrival.knowledge.notices.extend(others);
@@ -478,6 +492,18 @@ mod tests {
         for (from, epoch) in [(2, 0), (2, 1), (9, 0)] {
             let refused = manager.arrive(NodeId(from), epoch, of(2, Collective::Barrier)).unwrap_err();
             assert!(is(&refused, Expected::OneArrivalOfEachBelow), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_program_whose_threads_were_halted_ends_whatever_others_wait_in() {
+        for halted in [0, 3, 6] {
+            let mut job = Job::new(7);
+            for node in NodeId::all(7) {
+                let collective = if node.0 == halted { Collective::LeaveHalted } else { Collective::Barrier };
+                job.arrive(node, node, 0, arrival(7, node.0, 1, collective, &[])).unwrap();
+            }
+            assert_eq!(job.collective, Some(Collective::LeaveHalted), "node {halted}");
         }
     }
 

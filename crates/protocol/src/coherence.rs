@@ -1,26 +1,33 @@
-//! What a coherence protocol is to a node: the part of an engine that differs from protocol to protocol.
+//! What a node needs of a coherence protocol: the part of an engine that differs between protocols.
 //!
-//! A node's engine is [`Consistency`](crate::Consistency): it carries locks, condition variables and collectives, divides the node's execution
-//! into intervals, and tells acquirers what they have not seen. What becomes of pages it leaves to a [`Coherence`], or to several, each
-//! for the regions that were allocated under it. All of them share one [`Site`]: where pages live, what the node has seen, and
-//! what it has to say.
+//! A node's engine is [`Consistency`](crate::Consistency). It handles locks, condition variables and
+//! collectives, divides the node's execution into intervals, and informs acquirers of the changes they have
+//! not seen. It leaves pages to a [`Coherence`], or to several: each serves the regions that were allocated
+//! under it. All of them share one [`Site`]: where pages live, what the node has seen, and its queue of
+//! effects.
 //!
-//! A release ends an interval, step by step, and each step begins when the answers that the one before it waits for are there:
+//! A release ends an interval in steps. Each step begins when the answers that the step before awaits have
+//! arrived:
 //!
-//! 1. the host is asked which pages others have announced ([`Effect::TakeAnnouncements`]), where anybody reads frames of this node;
+//! 1. if other nodes read frames of this node, the host is asked which pages they have announced
+//!    ([`Effect::TakeAnnouncements`]);
 //! 2. with asynchronous tracking, the host is asked which pages were written ([`Effect::CollectWritten`]);
-//! 3. each protocol has what was written compared ([`Coherence::close`]);
-//! 4. each protocol sends what it owes to others ([`Coherence::flush`]), and waits for their answers if it must;
-//! 5. the interval counts as seen, and what the release is for takes place: the lock goes on, the node arrives, …
+//! 3. each protocol has the written pages compared ([`Coherence::close`]);
+//! 4. each protocol sends its changes to other nodes ([`Coherence::flush`]), and waits for their answers if
+//!    it must;
+//! 5. the interval counts as seen, and the purpose of the release is carried out: the lock is handed over,
+//!    the node arrives at a collective, …
 //!
-//! Releases of several threads take place one after the other. Where all protocols of a node are lazy
-//! ([`Coherence::leaves_intervals_open`]) an unlock is a release only when another node waits for the lock.
+//! Releases of several threads run one after another. If all protocols of a node are lazy
+//! ([`Coherence::leaves_intervals_open`]), an unlock is a release only when another node waits for the lock.
 
 use core::fmt::Debug;
 use core::ops::Range;
 use std::collections::VecDeque;
 
-use hiroba_base::{Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, VectorTimestamp};
+use hiroba_base::{
+    Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector,
+};
 use hiroba_wire::{AtomicOperation, Collective, HomeMoves, Limits, Message, MoveKind, PageCopy};
 
 use crate::home::{HomeMap, HomePolicy, Located};
@@ -31,68 +38,73 @@ use crate::{
     WriteTracking, unexpected,
 };
 
-/// Pages without access between two that are invalidated, at most, for both to be one call: looking at so many costs
-/// less than another call, which interrupts every running sibling thread.
+/// The maximum number of pages without access between two invalidated pages that one call covers. Checking
+/// that many pages costs less than another call, which interrupts every running sibling thread.
 const JOINED_GAP_PAGES_MAX: usize = 32;
 
-/// Pages that one hint asks for, at most, where pages come one by one.
+/// The maximum number of pages that one hint requests where pages are fetched one by one.
 const HINTED_PAGES_MAX: usize = 256;
 
-/// No page is longer ([`PageSize`](hiroba_base::PageSize)).
+/// The maximum length of a page ([`PageSize`](hiroba_base::PageSize)).
 const PAGE_BYTES_MAX: u64 = 2 << 20;
 
-/// An operation on an atomic word, not carried out yet.
+/// An operation on an atomic word that has not been carried out yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WordOperation {
     /// The page.
     pub page: PageId,
     /// The word's byte offset in it.
     pub offset: u32,
-    /// What to do.
+    /// The operation.
     pub operation: AtomicOperation,
     /// The thread that waits for the result.
     pub waiter: Waiter,
 }
 
-/// What all nodes have agreed on of one page ([`HomeMoves`]).
+/// A move of one page that all nodes have agreed on ([`HomeMoves`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageMove {
     /// The page.
     pub page: PageId,
     /// Its home from now on.
     pub to: NodeId,
-    /// Who has wanted that.
+    /// The reason for the move.
     pub kind: MoveKind,
 }
 
-/// What a release is for.
+/// The purpose of a release: what follows it.
 #[derive(Clone, Copy, Debug)]
 pub enum AfterRelease {
-    /// The thread goes on to take a lock: only where acquires end intervals.
+    /// The thread goes on to take a lock. Used only where acquires end intervals.
     Acquire(Synchronisation, Waiter),
-    /// The lock is given up by the thread that waits for that.
+    /// The thread gives up the lock, and waits for that.
     Unlock(LockId, Waiter),
-    /// The lock is given up by a thread that then waits for a signal.
+    /// The thread gives up the lock, and then waits for a signal.
     Wait(LockId, Waiter),
     /// The lock, which was given up while the interval was open, goes to the node that waits for it.
     HandOver(LockId),
     /// The node arrives at a collective.
     Arrive(Collective),
-    /// What was written is told to a node.
+    /// The node learns what was written.
     Publish(NodeId, Waiter),
-    /// The same, as far as it was not told before.
+    /// The node learns what was written and not reported to it before.
     Inform(NodeId, Waiter),
-    /// Pages that this node is to be the home of, or not any more, are at rest ([`Coherence::move_after_release`]).
+    /// Pages that come to or leave this node as their home are at rest ([`Coherence::move_after_release`]).
     Move,
-    /// Copies that are to leave are at rest ([`Coherence::give_up_after_release`]).
+    /// Copies that are to be given up are at rest ([`Coherence::give_up_after_release`]).
     GiveUp,
-    /// An operation on an atomic word finds the thread's own stores ([`Coherence::operate_after_release`]).
+    /// An operation on an atomic word must find the thread's own stores
+    /// ([`Coherence::operate_after_release`]).
     Operate(WordOperation),
-    /// What the protocol could not do to this page while the release before this one was open ([`Coherence::go_on_after_release`]).
+    /// The page is sent to the node after the changes that this node knows of
+    /// ([`Coherence::go_on_after_release`]).
+    Order(PageId, NodeId),
+    /// The protocol resumes what it could not do to this page while the previous release was open
+    /// ([`Coherence::go_on_after_release`]).
     Continue(PageId),
 }
 
-/// How far a release has come.
+/// The step that a release has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseStep {
     Announcing,
@@ -107,49 +119,60 @@ pub struct OpenRelease {
     /// The interval's number.
     pub seq: IntervalSeq,
     pub(crate) step: ReleaseStep,
-    /// Answers that the present step waits for.
+    /// The number of answers that the present step waits for.
     pub(crate) awaited: usize,
-    /// Pages that changed: the interval's notices.
+    /// Pages that changed, which are the interval's notices.
     pub(crate) noticed: PageSet,
     pub(crate) then: AfterRelease,
 }
 
-/// What the protocols of a node share.
+/// State that the protocols of a node share.
 #[derive(Debug)]
 pub struct Site {
     /// This node.
     pub me: NodeId,
     /// The job's bounds.
     pub limits: Limits,
-    /// How the host finds out what is written.
+    /// How the host detects writes.
     pub tracking: WriteTracking,
-    /// Where pages live.
+    /// The homes of pages.
     pub homes: HomeMap,
     /// The latest intervals that this node has seen.
     pub timestamp: VectorTimestamp,
-    /// The notices that it can pass on.
+    /// The notices that this node can pass on.
     pub log: IntervalLog,
-    /// How many collectives it has completed.
+    /// The number of collectives that this node has completed.
     pub collectives_done: u64,
-    /// Every acquire ends the interval, so that each interval lies between two synchronisations: when data races are looked for.
+    /// Grants and publications whose senders have left a collective whose departure has not reached this node
+    /// yet; the notices of that departure must be absorbed first. At most one grant for each requested lock
+    /// and one publication of each node.
+    pub(crate) of_later_epochs: Vec<(NodeId, Vec<u8>)>,
+    /// True if every acquire ends the interval, so that each interval lies between two synchronisations. Used
+    /// to look for data races.
     pub acquires_end_intervals: bool,
-    /// What it has to say.
+    /// Effects for the host.
     pub out: Outbox,
-    /// Somebody keeps a record of the run.
+    /// True if a record of the run is kept.
     pub(crate) tells: bool,
-    /// Pages may come before anybody has faulted on them; else each costs its own fault, as in the systems of the literature.
+    /// True if pages may be fetched before a thread faults on them; otherwise each costs its own fault, as in
+    /// the systems of the literature.
     pub(crate) prefetches: bool,
-    /// Requests and diffs for regions that this node's own threads have yet to hear of, or for pages whose home it will be: their senders have
-    /// left the collective that allocated them, or gave them to this node.
+    /// Requests and diffs for regions that this node's own threads do not know yet, or for pages whose home
+    /// this node will be. Their senders have left the collective that allocated the regions, or gave the
+    /// pages to this node.
     pub(crate) deferred: Vec<(NodeId, Vec<u8>)>,
+    /// True if fetches are ordered with the changes before them.
+    pub(crate) orders_fetches: bool,
+    /// Homes that diffs of the open release were sent to.
+    pub(crate) flushed_to: Vec<NodeId>,
     pub(crate) release: Option<OpenRelease>,
-    /// Releases that have yet to begin: no more than the node has threads, one for pages that move and one
-    /// for each protocol's that leave.
+    /// Releases that have not begun: at most one for each thread of the node, one for pages that move and one
+    /// for each protocol whose copies leave.
     pub(crate) releases: VecDeque<AfterRelease>,
 }
 
 impl Site {
-    /// The site of node `me`, with nothing allocated.
+    /// Returns the site of node `me`, with no page allocated.
     pub fn new(me: NodeId, limits: Limits, tracking: WriteTracking) -> Site {
         let nodes = limits.nodes;
         assert!(me.0 < nodes, "node {me} is one of the job's {nodes}");
@@ -161,108 +184,118 @@ impl Site {
             timestamp: VectorTimestamp::new(nodes),
             log: IntervalLog::new(nodes),
             collectives_done: 0,
+            of_later_epochs: Vec::new(),
             acquires_end_intervals: false,
             out: Outbox::new(me),
             tells: false,
             prefetches: true,
             deferred: Vec::new(),
+            orders_fetches: false,
+            flushed_to: Vec::new(),
             release: None,
             releases: VecDeque::new(),
         }
     }
 
-    /// The pages that the program says it will read, as many of them as one hint asks for.
+    /// Returns the pages that the program says it will read, at most as many as one hint may request.
     pub(crate) fn hinted(&self, ranges: &[PageRange]) -> Vec<PageId> {
         let located = ranges.iter().flat_map(|pages| self.homes.pages_in(*pages));
         located.take(HINTED_PAGES_MAX).map(|located| located.page).collect()
     }
 
-    /// Whether stores to the page run free and are noted.
+    /// Returns true if stores to the page run free and are noted.
     pub fn is_async(&self, page: PageId) -> bool {
         self.tracking == WriteTracking::Async && self.locate(page).granules < FAULTING_FROM_GRANULES
     }
 
-    /// Where a page lives.
+    /// Returns where a page lives.
     ///
     /// # Panics
-    /// When it is not allocated.
+    /// If the page is not allocated.
     pub fn locate(&self, page: PageId) -> Located {
         self.homes.locate(page).expect("a page that the engine knows is allocated")
     }
 
-    /// The page's length.
+    /// Returns the page's length.
     pub fn page_bytes(&self, page: PageId) -> u32 {
         let bytes = self.locate(page).granules * u64::from(self.limits.granule_bytes);
         assert!(bytes <= PAGE_BYTES_MAX, "{page}: expected {PAGE_BYTES_MAX} bytes or less, got {bytes}");
         bytes as u32
     }
 
-    /// Whether the page is homed here.
+    /// Returns true if this node is the page's home.
     pub fn is_home(&self, page: PageId) -> bool {
         self.homes.home_of(page) == Some(self.me)
     }
 
-    /// Tells a fact, when somebody keeps a record.
+    /// Records a fact, if a record is kept.
     pub fn tell(&mut self, fact: impl FnOnce() -> Option<Fact>) {
         if self.tells {
             self.out.extend(fact().map(Effect::Tell));
         }
     }
 
-    /// Whether somebody keeps a record.
+    /// Returns true if a publication of that node waits for a departure, so that later messages must wait,
+    /// too.
+    pub fn keeps_back(&self, from: NodeId) -> bool {
+        self.of_later_epochs.iter().any(|(sender, _)| *sender == from)
+    }
+
+    /// Returns true if a record is kept.
     pub fn tells(&self) -> bool {
         self.tells
     }
 
-    /// Ends the interval, now or when the releases before it are done, and then does this.
+    /// Ends the interval, now or after the releases before it, and then does `then`.
     pub fn release_for(&mut self, then: AfterRelease) {
         self.releases.push_back(then);
     }
 
-    /// Whether the interval is being closed for pages that change their homes.
+    /// Returns true if the interval is being closed for pages that change their homes.
     pub fn closes_for_move(&self) -> bool {
         self.release.as_ref().is_some_and(|release| matches!(release.then, AfterRelease::Move))
     }
 
-    /// Whether the interval is being closed because the node arrives at a collective.
+    /// Returns true if the interval is being closed because the node arrives at a collective.
     pub fn closes_for_meeting(&self) -> bool {
         self.release.as_ref().is_some_and(|release| matches!(release.then, AfterRelease::Arrive(_)))
     }
 
-    /// The number of the interval that is being closed.
+    /// Returns the number of the interval that is being closed.
     pub fn closing(&self) -> IntervalSeq {
         self.release.as_ref().expect("a release is open").seq
     }
 
-    /// This node's latest interval of which others may have heard: that of the open release, as soon as it is being flushed.
+    /// Returns the number of this node's latest interval that other nodes may know: that of the open release,
+    /// once it is being flushed.
     pub fn latest_closed(&self) -> IntervalSeq {
         let flushed = self.release.as_ref().filter(|release| release.step == ReleaseStep::Flushing);
         flushed.map_or(self.timestamp.get(self.me), |release| release.seq)
     }
 
-    /// The open release goes on when so many more answers have come.
+    /// Makes the open release wait for `count` more answers.
     pub fn await_answers(&mut self, count: usize) {
         let release = self.release.as_mut().expect("a release is open");
         assert_ne!(release.step, ReleaseStep::Announcing, "nobody but the host is asked for announcements");
         release.awaited += count;
     }
 
-    /// One of them has come.
+    /// Counts one awaited answer.
     pub fn answered(&mut self) {
         let awaited = &mut self.release.as_mut().expect("an answer is to an open release").awaited;
         *awaited = awaited.checked_sub(1).expect("no more answers than were awaited");
     }
 
-    /// Whether an interval is being closed, so that no other one can be.
+    /// Returns true if an interval is being closed, so that no other can be.
     pub fn is_closing(&self) -> bool {
         self.release.is_some()
     }
 
-    /// Closes an interval that changed this page alone: what the runtime itself has done to it. What the program has written meanwhile belongs
-    /// to later intervals.
+    /// Closes an interval that changed only this page, for a change by the runtime itself. The program's
+    /// writes meanwhile belong to later intervals.
     ///
     /// # Panics
-    /// While a release is open.
+    /// Panics while a release is open.
     pub fn close_apart(&mut self, page: PageId) -> IntervalSeq {
         assert!(self.release.is_none(), "the interval that is being closed has this number");
         assert!(self.homes.is_allocated(page), "{page}: only allocated pages change");
@@ -276,7 +309,7 @@ impl Site {
         seq
     }
 
-    /// The interval that is being closed has changed the page: acquirers will be told.
+    /// Notes that the interval that is being closed has changed the page, so that acquirers get a notice.
     pub fn note_changed(&mut self, page: PageId) {
         assert!(self.homes.is_allocated(page), "{page}: only allocated pages change");
         let release = self.release.as_mut().expect("a release is open");
@@ -287,7 +320,7 @@ impl Site {
         release.noticed.insert(page);
     }
 
-    /// Whether the interval that is being closed is known to have changed the page.
+    /// Returns true if the interval that is being closed is known to have changed the page.
     pub fn has_changed(&self, page: PageId) -> bool {
         self.release.as_ref().expect("a release is open").noticed.contains(page)
     }
@@ -298,13 +331,15 @@ impl Site {
         self.out.push(Effect::Protect { pages, access });
     }
 
-    /// Sets the access of pages: one effect a run, since taking access away costs a system call and a TLB shootdown whatever its length.
+    /// Sets the access of pages with one effect for each run: taking access away costs a system call and a
+    /// TLB shootdown, however long the run.
     pub fn protect_all(&mut self, pages: &PageSet, access: Access) {
         let spans = self.homes.spans(pages).into_iter();
         self.out.extend(spans.map(|pages| Effect::Protect { pages, access }));
     }
 
-    /// Takes the program's access to pages away, in as few calls as possible. `access_of` says what it may do with others.
+    /// Takes the program's access to pages away in as few calls as possible. `access_of` returns the access
+    /// to other pages.
     pub fn invalidate(&mut self, pages: &PageSet, access_of: impl Fn(PageId) -> Access) {
         let mut joined: Option<(PageRange, u64)> = None;
         for span in self.homes.spans(pages) {
@@ -323,8 +358,8 @@ impl Site {
         self.out.extend(joined.map(|(span, pages)| Effect::Invalidate { span, pages }));
     }
 
-    /// Where the bytes of a page are in what has come, unless they are all zero: at `offset`, which goes on
-    /// behind them.
+    /// Returns the page's location and the range of its bytes in the received content, or no range if they
+    /// are all zero. The range begins at `offset`, which is advanced past it.
     pub(crate) fn find_content(
         &self,
         copy: &PageCopy,
@@ -348,7 +383,17 @@ impl Site {
         Ok((located, Some(found)))
     }
 
-    /// Whether `first .. end` holds a few pages of the region of `end`, and no access to any.
+    /// Checks that a version that another node sent names no interval of this node that has not ended.
+    pub(crate) fn check_ended(&self, version: &VersionVector) -> Result<(), ProtocolError> {
+        let (named, closed) = (version.get(self.me), self.latest_closed());
+        if named > closed {
+            let got = format!("interval {named} of this node, which has ended {closed}");
+            return Err(unexpected(Expected::EndedIntervals, got));
+        }
+        Ok(())
+    }
+
+    /// Returns true if the pages `first .. end` are few, belong to the region of `end`, and have no access.
     fn nothing_runs_free(&self, first: PageId, end: PageId, access_of: impl Fn(PageId) -> Access) -> bool {
         assert!(first <= end, "spans of pages ascend, and do not overlap: {first} before {end}");
         let same_region = self.homes.region_around(end).is_some_and(|region| region.contains(first));
@@ -359,70 +404,88 @@ impl Site {
     }
 }
 
-/// A protocol that keeps pages coherent. Every call may push effects to the site's outbox.
+/// A protocol that keeps pages coherent. Every method may push effects to the site's outbox.
 pub trait Coherence: Debug + Send {
-    /// Whether other nodes read pages from this node's frames without its help, so that releases take their announcements.
+    /// Returns true if other nodes read pages from this node's frames without its help, so that releases
+    /// collect their announcements.
     fn is_read_from(&self) -> bool {
         false
     }
 
-    /// Whether an unlock may leave the interval open until another node asks for the lock: no other
-    /// node need know before that what was written. True for lazy protocols.
+    /// Returns true if an unlock may leave the interval open until another node asks for the lock, because no
+    /// other node needs to know earlier what was written. True for lazy protocols.
     fn leaves_intervals_open(&self) -> bool {
         false
     }
 
-    /// Whether pages are to be mapped onto their homes' frames, as far as their runs are long enough, where nodes share memory
-    /// ([`crate::aurc::mapped`]). This protocol keeps the others coherent.
+    /// Handles that the job has pages of other protocols, too, from now on. A protocol that orders the
+    /// accesses to its own pages sequentially must then order them with the changes of the others.
+    fn keep_order_with_others(&mut self) {}
+
+    /// Sends pages, from now on, after the changes that this node knows of. See
+    /// [`Engine::order_fetches`](crate::Engine::order_fetches).
+    fn order_fetches(&mut self) {}
+
+    /// Handles that publications that were kept back ([`Site::keeps_back`]) have been absorbed.
+    fn handle_caught_up(&mut self, _site: &mut Site) -> Result<(), ProtocolError> {
+        Ok(())
+    }
+
+    /// Returns true if pages are to be mapped onto their homes' frames where nodes share memory and the runs
+    /// are long enough ([`crate::aurc::mapped`]). This protocol keeps the other pages coherent.
     fn maps_homes(&self) -> bool {
         false
     }
 
-    /// Before anything else: lets homes move by this policy, where the protocol can do that.
+    /// Lets homes move by this policy, if the protocol supports that. Called before any other method.
     fn move_homes(&mut self, _policy: HomePolicy) {}
 
-    /// Whether pages can get other homes than those where their region places them.
+    /// Returns true if pages can get other homes than those where their region places them.
     fn can_move_homes(&self) -> bool {
         false
     }
 
-    /// What the program may do with a page without a fault.
+    /// Returns what the program may do with a page without a fault.
     fn access(&self, page: PageId) -> Access;
 
-    /// The pages of which this node knows anything.
+    /// Returns the pages that this node has any state of.
     fn known_pages(&self) -> Vec<PageId>;
 
-    /// Which row of the protocol's state table such a page is in; `None` if this node knows nothing of it.
+    /// Returns the row of the protocol's state table that such a page is in, or `None` if this node has no
+    /// state of it.
     ///
     /// # Errors
-    /// The page fits no row: what it is.
+    /// A description of the page if it fits no row.
     fn state(&self, site: &Site, page: Located) -> Option<Result<&'static str, String>>;
 
-    /// A thread touched the page beyond its access, as [`Engine::handle_fault`](crate::Engine::handle_fault) says.
+    /// Handles that a thread touched the page beyond its access, as
+    /// [`Engine::handle_fault`](crate::Engine::handle_fault) does.
     fn fault(&mut self, site: &mut Site, page: Located, wanted: Access, waiter: Option<Waiter>);
 
-    /// A thread operates on an atomic word.
+    /// Begins a thread's operation on an atomic word.
     fn operate(&mut self, site: &mut Site, operation: WordOperation);
 
-    /// The release that the protocol asked for ([`AfterRelease::Operate`]) is done.
+    /// Continues after a release that the protocol requested ([`AfterRelease::Operate`]).
     fn operate_after_release(&mut self, _site: &mut Site, operation: WordOperation) {
         unreachable!("nobody released for {operation:?}");
     }
 
-    /// A release that the protocol asked for ([`AfterRelease::Continue`]) is done, and none is open.
+    /// Continues after a release that the protocol requested ([`AfterRelease::Continue`]). No release is
+    /// open.
     fn go_on_after_release(&mut self, _site: &mut Site, page: PageId) {
         unreachable!("nothing of {page} waited for a release");
     }
 
-    /// Whether the host's answers to `Diff` are what releases wait for ([`close`](Self::close)).
+    /// Returns true if releases wait for the host's answers to `Diff` ([`close`](Self::close)).
     fn compares_at_releases(&self) -> bool {
         true
     }
 
-    /// A thread will soon read these pages, all of regions with this protocol. A hint: bounded, never waited for.
+    /// Handles the hint that a thread will soon read these pages, all in regions of this protocol. The work
+    /// is bounded, and no thread waits for it.
     fn prefetch(&mut self, site: &mut Site, ranges: &[PageRange]);
 
-    /// A message about pages has come.
+    /// Handles a message about pages.
     fn handle_message(
         &mut self,
         site: &mut Site,
@@ -430,27 +493,31 @@ pub trait Coherence: Debug + Send {
         message: &Message<'_>,
     ) -> Result<(), ProtocolError>;
 
-    /// The host's answer to an effect of this protocol's: to `Diff`, `DiffEarly`, `Install` (merged), `Read` or `Atomic`.
+    /// Handles the host's answer to an effect of this protocol: to `Diff`, `DiffEarly`, `Install` (with
+    /// `merge`), `Read` or `Atomic`.
     fn handle_done(&mut self, site: &mut Site, done: Done);
 
-    /// Other nodes have announced that they read these pages, which may not be allocated here yet, or belong to another protocol.
+    /// Handles announcements of other nodes that they read these pages. The pages may not be allocated here
+    /// yet, or may belong to another protocol.
     fn handle_announced(&mut self, _site: &mut Site, _pages: &[PageId]) {}
 
-    /// With asynchronous tracking: the host is about to be asked what was written.
+    /// Prepares for a release: the host is about to be asked what was written. For asynchronous tracking.
     fn prepare_release(&mut self, _site: &mut Site) {}
 
-    /// With asynchronous tracking: these granules, among others' perhaps, may have been written since the last answer. At a release, or in a lull
-    /// ([`handle_lull`](Self::handle_lull)): nobody will hear of them again.
+    /// Notes granules that may have been written since the last answer; some may belong to other protocols.
+    /// Called at a release, or in a lull ([`handle_lull`](Self::handle_lull)). The host reports each write
+    /// only once. For asynchronous tracking.
     fn note_written(&mut self, _site: &mut Site, _granules: &PageSet) {}
 
-    /// The interval ends: has what was written in it compared. The release awaits the host's answers.
+    /// Ends the interval: has the pages written in it compared. The release awaits the host's answers.
     fn close(&mut self, _site: &mut Site) {}
 
-    /// All is compared: sends what others must have. The release awaits no answers unless it is told to.
+    /// Sends what other nodes must have, after all pages are compared. The release awaits answers only if the
+    /// protocol asks for that ([`Site::await_answers`]).
     fn flush(&mut self, _site: &mut Site) {}
 
-    /// A notice, not seen here before, says that interval `seq` of another node changed the page. Pages that lose their access by it are
-    /// added to `voided`; the caller takes it from them.
+    /// Handles a new notice: interval `seq` of another node changed the page. Pages that lose their access
+    /// are added to `voided`; the caller takes the access away.
     fn handle_notice(
         &mut self,
         _site: &mut Site,
@@ -461,28 +528,31 @@ pub trait Coherence: Debug + Send {
     ) {
     }
 
-    /// All nodes have met, and seen each other's intervals through `all_have_seen`; their notices are still in the log.
+    /// Handles that all nodes have met and seen each other's intervals through `all_have_seen`, whose notices
+    /// are still in the log.
     fn handle_meeting(&mut self, _site: &mut Site, _all_have_seen: &VectorTimestamp) {}
 
-    /// The program's access to what notices have voided is gone.
+    /// Continues after the program has lost its access to the pages that notices have voided.
     fn end_invalidation(&mut self, _site: &mut Site) {}
 
-    /// The node is about to hand a lock over to another one, which has seen the intervals of `seen`: sends ahead what goes with the lock.
+    /// Sends the data that goes with a lock ahead of it: the node is about to hand the lock over to another
+    /// one, which has seen the intervals of `seen`.
     fn hand_over(&mut self, _site: &mut Site, _lock: LockId, _to: NodeId, _seen: &VectorTimestamp) {}
 
-    /// The node has got a lock, whose notices have taken the program's access to the pages in `voided`.
+    /// Handles that the node has got a lock, whose notices have taken the program's access to `voided`.
     fn begin_hold(&mut self, _site: &mut Site, _lock: LockId, _voided: &PageSet) {}
 
-    /// The node arrives at a collective, and has closed its interval: sends ahead what others are known to read after it.
+    /// Sends pages ahead that other nodes are known to read after a collective. The node arrives there and
+    /// has closed its interval.
     fn supply(&mut self, _site: &mut Site) {}
 
-    /// The node arrives at a collective: pages homed here that get another home there.
+    /// Returns the pages homed here that get another home at a collective. The node arrives there.
     fn give_away(&mut self, _site: &mut Site) -> Vec<HomeMoves> {
         Vec::new()
     }
 
-    /// All nodes have met, and agreed at the same time that these pages have new homes, or keep theirs.
-    /// Perhaps none.
+    /// Handles the agreement of all nodes, which have met, that these pages have new homes or keep theirs.
+    /// There may be none.
     fn handle_moves(&mut self, _site: &mut Site, moves: &[PageMove]) -> Result<(), ProtocolError> {
         match moves.first() {
             Some(PageMove { page, to, .. }) => {
@@ -492,37 +562,40 @@ pub trait Coherence: Debug + Send {
         }
     }
 
-    /// The release that the protocol asked for ([`AfterRelease::Move`]) is done.
+    /// Continues after the release that the protocol requested ([`AfterRelease::Move`]).
     fn move_after_release(&mut self, _site: &mut Site) {}
 
-    /// The host is short of memory, and no interval is being closed: copies of these pages leave, as far
-    /// as the protocol lets them ([`Effect::GiveUp`]). Perhaps none of them does.
+    /// Frees memory for the host; no interval is being closed. As far as the protocol permits, copies among
+    /// these pages are discarded ([`Effect::GiveUp`]) and home pages go to a disk ([`Effect::PageOut`]). It
+    /// may permit none.
     fn give_up(&mut self, _site: &mut Site, _pages: &[PageId]) {}
 
-    /// The release that the protocol asked for ([`AfterRelease::GiveUp`]) is done.
+    /// Continues after the release that the protocol requested ([`AfterRelease::GiveUp`]).
     fn give_up_after_release(&mut self, _site: &mut Site) {}
 
-    /// The node has left a collective, and its threads are about to go on: takes what was sent ahead of that ([`supply`](Self::supply)).
+    /// Takes the pages that other nodes sent ahead ([`supply`](Self::supply)). The node has left a
+    /// collective, and its threads are about to go on.
     fn take_supplies(&mut self, _site: &mut Site) {}
 
-    /// The program goes on after a barrier, which has taken its access to the pages in `voided`.
+    /// Handles that the program goes on after a barrier, which has taken its access to `voided`.
     fn begin_phase(&mut self, _site: &mut Site, _voided: &PageSet) {}
 
-    /// Whether the protocol has a use for moments in which the host has nothing to do.
+    /// Returns true if the protocol uses moments in which the host has nothing to do.
     fn wants_lull(&self) -> bool {
         false
     }
 
-    /// The host has nothing to do, and no interval is being closed. The protocol may ask what was written ([`Effect::CollectWritten`]);
-    /// [`note_written`](Self::note_written) tells the answer to all.
+    /// Uses a moment in which the host has nothing to do and no interval is being closed. The protocol may
+    /// ask what was written ([`Effect::CollectWritten`]); all protocols get the answer by
+    /// [`note_written`](Self::note_written).
     fn handle_lull(&mut self, _site: &mut Site) {}
 
-    /// Whether anything waits for a page that the host holds ([`Effect::Retain`]).
+    /// Returns true if a request waits for a page that the host retains ([`Effect::Retain`]).
     fn waits_for_retained(&self) -> bool {
         false
     }
 
-    /// The time for which the host was asked to hold a page is over.
+    /// Continues when the time has passed for which the host was asked to retain a page.
     fn handle_retained(&mut self, _site: &mut Site, page: PageId) {
         unreachable!("nobody asked to hold {page}");
     }

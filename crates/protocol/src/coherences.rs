@@ -1,4 +1,4 @@
-//! What each protocol is on one node.
+//! Makes each protocol for one node.
 
 use hiroba_base::NodeId;
 
@@ -12,12 +12,14 @@ use crate::protocols::Protocol;
 use crate::sc::Sc;
 
 impl Protocol {
-    /// Whether it maps pages onto their homes' frames where nodes share memory ([`Coherence::maps_homes`]).
+    /// Returns true if it maps pages onto their homes' frames where nodes share memory
+    /// ([`Coherence::maps_homes`]).
     pub fn maps_homes(self) -> bool {
         self.coherence([]).maps_homes()
     }
 
-    /// What it is on one node. `reached` are the other nodes whose frames this one can read itself.
+    /// Returns the protocol for one node. `reached` are the other nodes whose frames this one can read
+    /// itself.
     pub fn coherence(self, reached: impl IntoIterator<Item = NodeId>) -> Box<dyn Coherence> {
         match self {
             Protocol::Sc => Box::new(Sc::new()),

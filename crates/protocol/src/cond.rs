@@ -1,9 +1,9 @@
-//! Condition variables with Mesa semantics (Lampson and Redell 1980): a signal is a hint, the waiter takes the
-//! lock again and looks for itself.
+//! Condition variables with Mesa semantics (Lampson and Redell 1980): a signal is a hint; the waiter takes
+//! the lock again and checks the condition.
 //!
-//! The manager keeps the queue of waiters. A waiter registers **before** it releases its lock and waits for the
-//! manager's `CondNoted`: otherwise a signaller that takes the lock next could reach the manager first, over
-//! another link, and its signal would be lost.
+//! The manager keeps the queue of waiters. A waiter registers **before** it releases its lock and waits for
+//! the manager's `CondNoted`: otherwise a signaller that takes the lock next could reach the manager first,
+//! over another link, and its signal would be lost.
 //!
 //! ```text
 //!   waiter ──CondWait──▶ manager            signaller ──CondSignal──▶ manager
@@ -11,9 +11,9 @@
 //!   waiter releases the lock, waits         waiter takes the lock again
 //! ```
 //!
-//! A release can take several steps (under eager release consistency it waits for its diffs to be performed), and
-//! the wake can come meanwhile: the manager has queued the thread, and a signaller needs no lock. The thread still
-//! holds its lock then, so it asks for it again only when the release is done.
+//! A release can take several steps (under eager release consistency it waits for its diffs to be performed),
+//! and the wake can come meanwhile: the manager has queued the thread, and a signaller needs no lock. The
+//! thread still holds its lock then, so it requests it again only after the release.
 //!
 //! | stage of a waiting thread | its lock  | `CondNoted`   | the lock is given up   | `CondWake`          |
 //! |---------------------------|-----------|---------------|------------------------|---------------------|
@@ -31,12 +31,12 @@ use rustc_hash::FxHashMap;
 use crate::outbox::Outbox;
 use crate::{Expected, ProtocolError, Waiter};
 
-/// The condition variables that a node manages, and its own threads that wait on any.
+/// The condition variables that a node manages, and its own waiting threads.
 #[derive(Debug, Default)]
 pub struct Conds {
-    /// Managed here: waiters in order of arrival, at most one entry a thread of the job.
+    /// On the manager: waiters in order of arrival, at most one entry for each thread of the job.
     queues: FxHashMap<CondId, VecDeque<(NodeId, Ticket)>>,
-    /// Threads of this node that wait, and the lock each takes again.
+    /// Waiting threads of this node, with the lock that each takes again.
     waiting: FxHashMap<Ticket, Waiting>,
 }
 
@@ -46,7 +46,7 @@ struct Waiting {
     stage: Stage,
 }
 
-/// How far a thread's wait has come: the rows of the table above.
+/// The stage of a thread's wait: the rows of the table above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Registering,
@@ -55,19 +55,19 @@ enum Stage {
     Waiting,
 }
 
-/// What follows from a message about condition variables.
+/// The action that follows from a message about condition variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CondAction {
-    /// Nothing more than what has been said.
+    /// No action.
     Nothing,
-    /// The thread that is about to wait gives its lock up now; [`Conds::released`] is to be called when that is done.
+    /// The thread that is about to wait gives up its lock now; call [`Conds::released`] afterwards.
     Release(LockId, Waiter),
     /// The thread that was signalled takes its lock again.
     Acquire(LockId, Waiter),
 }
 
 impl Conds {
-    /// A message about a condition variable; `None` when it is none.
+    /// Handles a message about a condition variable. Returns `None` for other messages.
     pub fn handle_message(
         &mut self,
         from: NodeId,
@@ -98,13 +98,13 @@ impl Conds {
         Ok(Some(action))
     }
 
-    /// A thread of this node is about to wait.
+    /// Notes that a thread of this node is about to wait.
     pub fn begin_wait(&mut self, waiter: Waiter, lock: LockId) {
         let before = self.waiting.insert(waiter.0, Waiting { lock, stage: Stage::Registering });
         assert!(before.is_none(), "a thread waits for one condition variable at a time");
     }
 
-    /// The manager has queued the thread: which lock it must release now.
+    /// Handles that the manager has queued the thread. Returns the lock that the thread must release now.
     pub fn handle_noted(&mut self, ticket: Ticket) -> Result<LockId, ProtocolError> {
         match self.waiting.get_mut(&ticket) {
             Some(Waiting { lock, stage: stage @ Stage::Registering }) => {
@@ -115,7 +115,8 @@ impl Conds {
         }
     }
 
-    /// The thread has given its lock up. Returns true if it was woken meanwhile: then it takes the lock again.
+    /// Notes that the thread has given up its lock. Returns true if it was woken meanwhile, so that it must
+    /// take the lock again.
     pub fn released(&mut self, waiter: Waiter) -> bool {
         let waiting = self.waiting.get_mut(&waiter.0).expect("only a thread that waits releases for that");
         match waiting.stage {
@@ -128,7 +129,8 @@ impl Conds {
         }
     }
 
-    /// The thread was signalled: the lock that it takes again, unless it has yet to give it up.
+    /// Handles that the thread was signalled. Returns the lock that it takes again, or `None` if it has not
+    /// given up the lock yet.
     pub fn handle_wake(&mut self, ticket: Ticket) -> Result<Option<LockId>, ProtocolError> {
         match self.waiting.get_mut(&ticket) {
             Some(Waiting { lock, stage: Stage::Waiting }) => {
@@ -144,12 +146,13 @@ impl Conds {
         }
     }
 
-    /// Manager: a thread joins the queue.
+    /// Adds a thread to the queue, on the manager.
     pub fn enqueue(&mut self, cond: CondId, from: NodeId, ticket: Ticket) {
         self.queues.entry(cond).or_default().push_back((from, ticket));
     }
 
-    /// Manager: who is woken by a signal (`all`: a broadcast). A signal that finds nobody is forgotten.
+    /// Returns the waiters that a signal (`all`: a broadcast) wakes, on the manager. A signal without a
+    /// waiter is forgotten.
     pub fn signal(&mut self, cond: CondId, all: bool) -> Vec<(NodeId, Ticket)> {
         let Some(queue) = self.queues.get_mut(&cond) else { return Vec::new() };
         assert!(!queue.is_empty(), "condition {}: an empty queue is not kept", cond.0);

@@ -1,16 +1,18 @@
-//! A node's engine: synchronisation, intervals, and what their ends make known, whatever protocol keeps the pages coherent.
+//! A node's engine: synchronisation, intervals, and the notices at their ends, for every protocol that keeps
+//! pages coherent.
 //!
-//! Read first: Keleher, Cox, Zwaenepoel, *Lazy Release Consistency for Software Distributed Shared Memory*, ISCA 1992, for intervals, vector
-//! timestamps and write notices. A protocol that has nothing to tell at acquires (sequential consistency, or an eager one) changes no pages
-//! as far as notices are concerned, and then locks and barriers carry none.
+//! Read first: Keleher, Cox, Zwaenepoel, *Lazy Release Consistency for Software Distributed Shared Memory*,
+//! ISCA 1992, for intervals, vector timestamps and write notices. A protocol that needs no notices at
+//! acquires (sequential consistency, or an eager one) reports no changed pages, and then locks and barriers
+//! carry no notices.
 //!
 //! Under lazy protocols an unlock leaves the interval open until another node asks for the lock, so a lock
 //! that stays on its node costs no release ([`crate::lock`]).
 //!
-//! Several threads a node: they share the node's pages, so only what crosses nodes is the engine's business. A node arrives at a
-//! collective when all threads of its team have come. Other threads may go on and synchronise meanwhile, so a grant may
-//! reach a node before the departure that its sender has seen: it waits for that; and knowledge that is later than an arrival
-//! is passed on with the next one (`beyond`).
+//! Threads of a node share its pages, so the engine handles only what crosses nodes. A node arrives at a
+//! collective when all threads of its team have come. Other threads may go on and synchronise meanwhile, so a
+//! grant may reach a node before the departure that its sender has seen; the grant then waits for the
+//! departure. Knowledge that is later than an arrival is passed on with the next arrival (`beyond`).
 
 mod acquires;
 mod collectives;
@@ -49,23 +51,23 @@ pub struct Consistency {
     conds: Conds,
     team: Team,
     meeting: Meeting,
-    /// All have come to the collective, and those below have been told: this node leaves when its word to them is on the way.
+    /// Set when all nodes have come to the collective: this node leaves once its departure messages to the
+    /// nodes below are on the way.
     leaving: Option<Leaving>,
-    /// Notices of other nodes that are later than a node's arrival at the collective where this node has yet to arrive.
+    /// Notices of other nodes that are later than a node's arrival at the collective where this node has not
+    /// arrived yet.
     beyond: IntervalLog,
-    /// Grants and publications whose senders have left a collective from which the departure is still on its way
-    /// here: its notices must be absorbed first. No more than a grant for each lock asked for and a publication of each node.
-    of_later_epochs: Vec<(NodeId, Vec<u8>)>,
-    /// How many publications this node has sent to each other one.
+    /// The number of publications that this node has sent to each other node.
     publications: FxHashMap<NodeId, u64>,
-    /// What other nodes have seen at least once they have heard the last publication that was sent to them.
+    /// The intervals that other nodes have at least seen once they have received the last publication that
+    /// was sent to them.
     told: FxHashMap<NodeId, VectorTimestamp>,
-    /// Notices of pages of regions that this node's own threads have yet to hear of: which protocol they are for is not known here.
-    /// No more than are written before the node comes to the next collective.
+    /// Notices of pages in regions that this node's own threads do not know yet, so that their protocol is
+    /// unknown. At most those that are written before the node comes to the next collective.
     unplaced: Vec<(NodeId, IntervalSeq, PageId)>,
 }
 
-/// What this node is told when it leaves a collective.
+/// The information with which this node leaves a collective.
 #[derive(Debug)]
 struct Leaving {
     from: NodeId,
@@ -76,7 +78,7 @@ struct Leaving {
 }
 
 impl Consistency {
-    /// The engine of node `me`, with nothing allocated.
+    /// Returns the engine of node `me`, with nothing allocated.
     pub fn new(
         me: NodeId,
         limits: Limits,
@@ -93,17 +95,17 @@ impl Consistency {
             meeting: Meeting::new(me, Tree::of(nodes)),
             leaving: None,
             beyond: IntervalLog::new(nodes),
-            of_later_epochs: Vec::new(),
             publications: FxHashMap::default(),
             told: FxHashMap::default(),
             unplaced: Vec::new(),
         }
     }
 
-    /// The engine of node `me` under a protocol. `reached` are the other nodes whose frames it can read itself.
+    /// Returns the engine of node `me` under a protocol. `reached` are the other nodes whose frames it can
+    /// read itself.
     ///
     /// # Panics
-    /// When writes are noted only and the protocol needs the first store to a page to fault.
+    /// If writes are noted without faults and the protocol needs the first store to a page to fault.
     pub fn under(
         protocol: Protocol,
         me: NodeId,
@@ -122,7 +124,7 @@ impl Consistency {
         engine
     }
 
-    /// The engine of node `me` under home-based lazy release consistency that looks for data races
+    /// Returns the engine of node `me` under home-based lazy release consistency that looks for data races
     /// ([`Hlrc::looking_for_races`]): acquires end intervals.
     pub fn looking_for_races(me: NodeId, limits: Limits) -> Consistency {
         // The first store of an interval must fault.
@@ -130,57 +132,58 @@ impl Consistency {
             .ending_intervals_at_acquires()
     }
 
-    /// Lets homes move, under the protocols that can do that. No region has been added yet.
+    /// Lets homes move, under the protocols that support it. Call it before any region is added.
     pub fn moving_homes(mut self, policy: HomePolicy) -> Consistency {
         self.protocols.home_policy = policy;
         self.protocols.each(&mut self.site, |protocol, _| protocol.move_homes(policy));
         self
     }
 
-    /// Has regions that are added from now on mapped onto their homes' frames by this rule, as far as they are under a protocol that does
-    /// so: where all nodes share memory. All nodes must be told alike.
+    /// Has regions that are added from now on mapped onto their homes' frames by this rule, if their protocol
+    /// does so. All nodes must share memory, and all must get the same rule.
     pub fn mapping_homes(mut self, rule: MappingRule) -> Consistency {
         self.protocols.mapping = Some(rule);
         self
     }
 
-    /// Has the engine tell what takes effect: [`Effect::Tell`].
+    /// Has the engine report all that takes effect ([`Effect::Tell`]).
     pub fn telling(mut self) -> Consistency {
         self.site.tells = true;
         self
     }
 
-    /// Whether pages may come, or be given out, before anybody has faulted on them.
+    /// Sets whether pages may be fetched, or be given out, before a thread has faulted on them.
     pub fn prefetching(mut self, does: bool) -> Consistency {
         self.site.prefetches = does;
         self
     }
 
-    /// Has every acquire end the interval, each interval have a number, and its end made known ([`Effect::IntervalEnded`]): for a protocol
-    /// that looks for data races.
+    /// Has every acquire end the interval, each interval get a number, and its end reported
+    /// ([`Effect::IntervalEnded`]): for a protocol that looks for data races.
     pub fn ending_intervals_at_acquires(mut self) -> Consistency {
         self.site.acquires_end_intervals = true;
         self
     }
 
-    /// Arranges the nodes in a tree with up to `below_max` nodes below each, instead of [`BELOW_MAX`](crate::barrier::BELOW_MAX): for tests.
+    /// Arranges the nodes in a tree with at most `below_max` nodes below each, instead of
+    /// [`BELOW_MAX`](crate::barrier::BELOW_MAX). For tests.
     pub fn meeting_below(mut self, below_max: u16) -> Consistency {
         self.meeting = Meeting::new(self.site.me, self.meeting.tree().narrowed(below_max));
         self
     }
 
-    /// How many entries the engine keeps for the past: the interval log's pairs of writer and page. For tests that
-    /// show that history is collected.
+    /// Returns the number of entries that the engine keeps for the past: the interval log's pairs of writer
+    /// and page. For tests that show that history is collected.
     pub fn history_len(&self) -> usize {
         self.site.log.len()
     }
 
-    /// What this node may do with a page without a fault.
+    /// Returns what this node may do with a page without a fault.
     pub fn access(&self, page: PageId) -> Access {
         self.protocols.access(page)
     }
 
-    /// Takes releases as far as they go, one after the other.
+    /// Carries releases out as far as possible, one after the other.
     fn advance(&mut self) {
         loop {
             match &self.site.release {
@@ -194,7 +197,8 @@ impl Consistency {
         }
     }
 
-    /// One message at a time: what it starts (a release, say) goes as far as it can before the next.
+    /// Delivers the node's messages to itself, one at a time: what one starts (a release, for example) goes
+    /// as far as it can before the next.
     fn deliver_loopback(&mut self) {
         while let Some((from, bytes)) = self.site.out.next_kept() {
             let message =
@@ -208,13 +212,13 @@ impl Consistency {
         }
     }
 
-    /// A message has come, and need not wait.
+    /// Handles a message that need not wait.
     fn handle_dispatched(&mut self, from: NodeId, message: &Message<'_>) -> Result<(), ProtocolError> {
         self.dispatch(from, message)?;
         self.end_message()
     }
 
-    /// What this node's threads or its host have told is handled.
+    /// Completes an event from this node's threads or its host.
     fn end_event(&mut self) {
         self.advance();
         if let Err(misfit) = self.check_touched() {
@@ -222,8 +226,8 @@ impl Consistency {
         }
     }
 
-    /// What another node has told is handled. Where that has brought a page into no row, the node is refused:
-    /// its words never make an assertion fail.
+    /// Completes a message of another node. If it has left a page in no row, the node is refused: messages of
+    /// others never make an assertion fail.
     fn end_message(&mut self) -> Result<(), ProtocolError> {
         self.advance();
         self.check_touched().map_err(|Misfit { page, is }| {
@@ -231,7 +235,7 @@ impl Consistency {
         })
     }
 
-    /// With debug assertions: whether each page that this event has touched fits a row of its protocol's
+    /// Checks, with debug assertions, that each page that this event has touched fits a row of its protocol's
     /// state table.
     fn check_touched(&mut self) -> Result<(), Misfit> {
         for pages in self.site.out.take_touched() {
@@ -246,7 +250,7 @@ impl Consistency {
         Ok(())
     }
 
-    /// Has each protocol act.
+    /// Calls `act` for each protocol.
     fn each(&mut self, act: impl FnMut(&mut dyn Coherence, &mut Site)) {
         self.protocols.each(&mut self.site, act);
     }
@@ -266,6 +270,11 @@ impl Engine for Consistency {
     ) {
         let index = self.protocols.index_for(Keeper::Protocol(protocol));
         self.place_region(index, pages, page_size, placement);
+    }
+
+    fn order_fetches(&mut self) {
+        self.site.orders_fetches = true;
+        self.each(|protocol, _| protocol.order_fetches());
     }
 
     fn set_team(&mut self, threads: u32) {
@@ -291,7 +300,7 @@ impl Engine for Consistency {
     fn page_states(&self) -> Result<BTreeMap<PageId, &'static str>, Misfit> {
         let mut states = BTreeMap::new();
         for (index, protocol) in self.protocols.all.iter().enumerate() {
-            // A notice may be the first thing that is heard of a page, before its region.
+            // A notice may be the first message about a page, before its region is known.
             let known = protocol.known_pages().into_iter();
             for located in known.filter_map(|page| self.site.homes.locate(page)) {
                 let page = located.page;
@@ -306,7 +315,7 @@ impl Engine for Consistency {
     }
 
     fn keeps_back(&self, from: NodeId) -> bool {
-        self.of_later_epochs.iter().any(|(sender, _)| *sender == from)
+        self.site.keeps_back(from)
     }
 
     fn locks_held(&self) -> Vec<(LockId, Waiter)> {
@@ -360,7 +369,7 @@ impl Engine for Consistency {
 
     fn handle_shortage(&mut self, pages: &[PageId]) {
         if self.site.release.is_some() {
-            // What is being compared stays; the host will ask again.
+            // Pages that are being compared stay; the host will ask again.
             return;
         }
         let mut by_protocol: BTreeMap<usize, Vec<PageId>> = BTreeMap::new();
@@ -393,7 +402,7 @@ impl Engine for Consistency {
             }
             Done::Written { granules } => {
                 protocols.each(site, |protocol, site| protocol.note_written(site, granules));
-                // Else a protocol has asked in a lull.
+                // Otherwise a protocol has asked in a lull.
                 if site.release.is_some() {
                     site.answered();
                 }

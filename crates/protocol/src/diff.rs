@@ -1,4 +1,4 @@
-//! Diffs: where a page differs from its twin, byte for byte.
+//! Diffs: the bytes in which a page differs from its twin.
 //!
 //! A diff is a sequence of blocks of 4 KiB in ascending order, without those that have not changed:
 //!
@@ -22,7 +22,7 @@
 //! first. So one word costs 5 bytes besides itself, every other word of a page 4 % of them, scattered bytes
 //! at most an eighth of their lines, a whole page one byte.
 //!
-//! How many bytes have changed follows from the masks, which stand together before them: a diff is checked
+//! The number of changed bytes follows from the masks, which stand together before them. So a diff is checked
 //! without a look at the bytes, and made and applied line by line, however short its runs are.
 //!
 //! Diffs are **byte-exact**: a byte that did not change is never in one, not even to join two runs, because
@@ -47,23 +47,23 @@ pub enum DiffError {
     /// A number is larger than any page needs.
     #[error("expected numbers of two bytes at most in a diff, got a longer one")]
     LongNumber,
-    /// A mask names nothing.
+    /// A mask is empty.
     #[error("expected masks of one byte or more in a diff, got an empty one")]
     EmptyMask,
-    /// A block leaves the page.
+    /// A block extends beyond the page.
     #[error("expected a diff within a page of {page_bytes} bytes, got one through byte {end}")]
     OutOfPage {
         /// The page's size.
         page_bytes: usize,
-        /// Where the changed bytes end.
+        /// The end of the changed bytes.
         end: usize,
     },
 }
 
-/// Appends the diff that makes `page` of `twin`. Both have the same length.
+/// Appends the diff that turns `twin` into `page`. Both have the same length.
 ///
 /// # Panics
-/// When they have not.
+/// If they have not.
 pub fn encode(page: &[u8], twin: &[u8], out: &mut Vec<u8>) {
     let mut encoder = Encoder::new(out);
     let mut bytes = Vec::new();
@@ -76,7 +76,7 @@ pub fn encode(page: &[u8], twin: &[u8], out: &mut Vec<u8>) {
     });
 }
 
-/// The diff that writes these bytes and no others, whether they are there already or not.
+/// Returns the diff that writes these bytes and no others, whether they differ from the page or not.
 pub fn of_bytes(offset: usize, bytes: &[u8]) -> Vec<u8> {
     assert!(!bytes.is_empty(), "a run has one byte or more");
     let mut out = Vec::new();
@@ -98,7 +98,7 @@ pub fn of_bytes(offset: usize, bytes: &[u8]) -> Vec<u8> {
 /// same length.
 ///
 /// # Panics
-/// When they have not.
+/// If they have not.
 pub fn for_each_difference(a: &[u8], b: &[u8], mut run: impl FnMut(usize, usize)) {
     let mut joined = Joined::default();
     each_changed_block(a, b, |block, changed| {
@@ -123,17 +123,17 @@ fn each_changed_block(a: &[u8], b: &[u8], mut visit: impl FnMut(usize, &ChangedB
     }
 }
 
-/// The bytes in which two lines differ, by bits.
+/// Returns a bit for each byte in which two lines differ.
 fn differing(a: &[u8], b: &[u8]) -> u64 {
     let bytes = a.iter().zip(b).enumerate();
     bytes.fold(0, |mask, (index, (a, b))| mask | u64::from(a != b) << index)
 }
 
-/// Checks a diff that came from another node and calls `write(offset, bytes)` for each run within a block;
-/// nothing is written when any of it is bad.
+/// Checks a diff that came from another node and calls `write(offset, bytes)` for each run within a block. If
+/// any part is bad, nothing is written.
 ///
 /// # Errors
-/// When the diff does not decode or leaves the page.
+/// If the diff does not decode or leaves the page.
 pub fn apply(runs: &[u8], page_bytes: usize, mut write: impl FnMut(usize, &[u8])) -> Result<(), DiffError> {
     check(runs, page_bytes)?;
     let mut changed = ChangedBytes::NONE;
@@ -148,7 +148,7 @@ pub fn apply(runs: &[u8], page_bytes: usize, mut write: impl FnMut(usize, &[u8])
     Ok(())
 }
 
-/// The changed bytes of a diff that was checked or made here, as maximal runs.
+/// Returns the changed bytes of a diff that was checked or made here, as maximal runs.
 pub fn ranges(runs: &[u8]) -> Vec<Range<u32>> {
     let mut ranges = Vec::new();
     let mut add = |bytes: Range<usize>| ranges.push(bytes.start as u32..bytes.end as u32);
@@ -164,7 +164,7 @@ pub fn ranges(runs: &[u8]) -> Vec<Range<u32>> {
 /// Checks that a diff decodes and stays within a page of `page_bytes` bytes.
 ///
 /// # Errors
-/// When it does not.
+/// If it does not.
 pub fn check(runs: &[u8], page_bytes: usize) -> Result<(), DiffError> {
     let mut heads = Heads::of(runs);
     const LAST_BYTE: (usize, u64) = (BLOCK_LINES - 1, u64::MAX);
@@ -180,7 +180,7 @@ pub fn check(runs: &[u8], page_bytes: usize) -> Result<(), DiffError> {
     Ok(())
 }
 
-/// Joins the runs of blocks that follow each other.
+/// Joins the runs of adjacent blocks.
 #[derive(Default)]
 struct Joined {
     open: Option<Range<usize>>,
@@ -198,7 +198,7 @@ impl Joined {
         }
     }
 
-    /// The last run.
+    /// Returns the last run.
     fn end(self) -> Option<Range<usize>> {
         self.open
     }

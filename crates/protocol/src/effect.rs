@@ -1,4 +1,4 @@
-//! What an engine has its host do, and what the host answers.
+//! Requests of an engine to its host, and the host's answers.
 
 use core::ops::Range;
 use std::sync::Arc;
@@ -9,26 +9,29 @@ use hiroba_wire::{Ahead, AtomicOperation, AtomicOutcome};
 use crate::fact::Fact;
 use crate::thread::{Outcome, Waiter};
 
-/// How the host finds out which pages the program writes.
+/// How the host detects which pages the program writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteTracking {
-    /// The first store to a page faults: [`Effect::Protect`] with `Access::Read` is obeyed.
+    /// The first store to a page faults: the host obeys [`Effect::Protect`] with `Access::Read`.
     #[default]
     Fault,
-    /// Stores run free and are noted ([`Effect::Watch`]); the engine asks at releases ([`Effect::CollectWritten`]).
+    /// Stores do not fault and are noted ([`Effect::Watch`]); the engine asks for the written pages at
+    /// releases ([`Effect::CollectWritten`]).
     Async,
 }
 
-/// Stores to pages of so many granules or more fault even where those to others are noted: a fault costs no more than noting each granule that
-/// is written, at 0.7 microseconds, and a page that is only read needs no twin.
+/// The number of granules from which on stores to a page fault even under asynchronous tracking. A fault
+/// costs no more than noting each written granule, at 0.7 microseconds, and a page that is only read needs no
+/// twin.
 pub const FAULTING_FROM_GRANULES: u64 = 16;
 
-/// New bytes for pages.
+/// New content for pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NewContent {
     /// All zero.
     Zero,
-    /// These bytes of the content ([`Message::content`](hiroba_wire::Message::content)) of the message that is being handled.
+    /// These bytes of the content ([`Message::content`](hiroba_wire::Message::content)) of the message that
+    /// is being handled.
     Received(Range<usize>),
     /// These bytes of the content of a message that came earlier.
     Kept(Arc<[u8]>, Range<usize>),
@@ -37,117 +40,131 @@ pub enum NewContent {
 /// A page that the host sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageToSend {
-    /// The page, homed here.
+    /// The page, which is homed here.
     pub page: PageId,
     /// The page's length.
     pub page_bytes: u32,
-    /// The version that its bytes hold.
+    /// The version of its content.
     pub version: VersionVector,
 }
 
-/// What the host must do for the engine, in the order polled.
+/// A request that the host must carry out for the engine, in the order polled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Hand these bytes (an encoded [`Message`](hiroba_wire::Message)) to `to`, reliably and in order.
+    /// Send these bytes (an encoded [`Message`](hiroba_wire::Message)) to `to`, reliably and in order.
     Send {
         /// The receiver, never this node.
         to: NodeId,
         /// The encoded message.
         message: Vec<u8>,
     },
-    /// Send `to` one `PagesReply` with the pages' present bytes.
+    /// Send `to` one `PagesReply` with the present content of the pages.
     SendPages {
         /// The receiver, never this node.
         to: NodeId,
-        /// The pages, one at least and in ascending order, no more than a message may carry.
+        /// The pages in ascending order: at least one, at most as many as a message may carry.
         pages: Vec<PageToSend>,
-        /// Nobody has asked for them: as `PagesSupplied`, ahead of this.
+        /// For pages that were not requested: the message that they precede. They are sent as
+        /// `PagesSupplied`.
         ahead_of: Option<Ahead>,
     },
-    /// Send `to` one `PagesReply` with the page as its twin has it: without what the program has written since.
+    /// Send `to` one `PagesReply` with the content of the page's twin, which lacks what the program has
+    /// written since.
     SendTwin {
         /// The receiver, never this node.
         to: NodeId,
         /// The page, which has a twin.
         page: PageId,
-        /// The version that the twin holds.
+        /// The version of the twin's content.
         version: VersionVector,
     },
-    /// Let the program's loads and stores on these pages run free or fault.
+    /// Set which of the program's accesses to these pages do not fault.
     Protect {
         /// The pages.
         pages: PageRange,
-        /// What may run free.
+        /// The accesses that do not fault.
         access: Access,
     },
-    /// Take the program's access to pages away. Pages that had none may lie between them: one call is cheaper than two that leave
-    /// them out.
+    /// Take the program's access to pages away. Pages without access may lie between them: one call is
+    /// cheaper than two that omit them.
     Invalidate {
-        /// From the first to the last page.
+        /// The range from the first to the last page.
         span: PageRange,
-        /// How many pages lose access.
+        /// The number of pages that lose access.
         pages: u64,
     },
-    /// Diffs are about to fill these pages, which hold nothing so far. Room for many of them at once costs less
-    /// than room for each.
+    /// Prepare frames for pages that have no content yet and that diffs are about to fill. Preparing many at
+    /// once costs less than preparing each.
     MakeRoom {
         /// The pages.
         pages: PageRange,
     },
-    /// Map the pages onto their home's frames, for good: loads and stores of the program's go there, and whatever this node does to the frames
-    /// of these pages it does to the home's. They run free from now on, and nobody watches them. Nobody has touched the pages on this node.
+    /// Map the pages permanently onto their home's frames. The program's loads and stores go there, and so do
+    /// all changes that this node makes to the frames of these pages. From now on accesses do not fault and
+    /// are not watched. The pages have not been touched on this node.
     MapHome {
         /// The pages, all of one home.
         pages: PageRange,
         /// Their home, which may be this node.
         home: NodeId,
     },
-    /// With asynchronous tracking: let loads and stores on these pages run free, and note from now on which of them are written.
-    /// Ends faults like `Protect`.
+    /// Stop faults on these pages, and note from now on which of them are written. Ends faults like
+    /// `Protect`. For asynchronous tracking.
     Watch {
         /// The pages.
         pages: PageRange,
     },
-    /// With asynchronous tracking: nobody will ask any more whether these pages were written. Their access stays `Write`.
+    /// Stop watching these pages: the engine will not ask again whether they were written. Their access stays
+    /// `Write`. For asynchronous tracking.
     Unwatch {
         /// The pages.
         pages: PageRange,
     },
-    /// Give the frames of these pages up: nobody needs what they hold. The program has no access to the
-    /// pages, which have no twins. A page that comes later finds zeros.
+    /// Free the frames of these pages, whose content is not needed. The program has no access to the pages,
+    /// and they have no twins. Later the frames read as zero.
     GiveUp {
         /// The pages.
         pages: PageRange,
     },
-    /// With asynchronous tracking: answer with [`Done::Written`] before any other call, and begin to note anew.
+    /// Allow the frames of these pages, which are homed here, to leave memory for a disk; their content is
+    /// needed. The program has no access to the pages, and they have no twins. Each use of such a frame
+    /// brings it back first, without the engine's knowledge.
+    PageOut {
+        /// The pages.
+        pages: PageRange,
+    },
+    /// Answer with [`Done::Written`] before any other call, and restart the collection of written pages. For
+    /// asynchronous tracking.
     CollectWritten,
-    /// With asynchronous tracking, right behind the effect that took the access to these pages, all of which were watched: answer with
-    /// [`Done::Unwritten`] before any other call.
+    /// Answer with [`Done::Unwritten`] before any other call. Follows directly after the effect that took the
+    /// access to these pages, all of which were watched. For asynchronous tracking.
     FindUnwritten {
-        /// The pages, one at least, in ascending order.
+        /// The pages in ascending order, at least one.
         spans: Vec<PageRange>,
     },
-    /// Keep a pristine copy of the page as it is now.
+    /// Make a twin: a copy of the page as it is now.
     Twin {
         /// The page.
         page: PageId,
         /// The page's length.
         page_bytes: u32,
     },
-    /// Give the twin up, from which the page does not differ.
+    /// Discard the twin, which equals the page.
     DropTwin {
         /// The page.
         page: PageId,
     },
-    /// Encode where the page differs from its twin and answer with [`Done::Diff`] before any other call.
+    /// Encode the differences between the page and its twin, and answer with [`Done::Diff`] before any other
+    /// call.
     Diff {
         /// The page.
         page: PageId,
-        /// Keep the twin, with the diff applied to it (not a copy of the page, which threads may be writing); else drop it.
+        /// True: keep the twin and apply the diff to it (not copy the page, which threads may be writing).
+        /// False: discard it.
         keep_twin: bool,
     },
-    /// In the middle of an interval: encode where the page differs from its twin, which stays, with the diff applied to it, and answer with
-    /// [`Done::DiffedEarly`] before any other call.
+    /// Encode, in the middle of an interval, the differences between the page and its twin. Apply the diff to
+    /// the twin, which stays, and answer with [`Done::DiffedEarly`] before any other call.
     DiffEarly {
         /// The page.
         page: PageId,
@@ -156,52 +173,54 @@ pub enum Effect {
     Apply {
         /// The page.
         page: PageId,
-        /// A diff that was checked.
+        /// The diff, which has been checked.
         runs: Vec<u8>,
     },
     /// Fill frames.
     Install {
-        /// One page, or pages that follow each other. The program has no access to them.
+        /// One page, or consecutive pages. The program has no access to them.
         pages: PageRange,
-        /// What came from the home, as long as the pages.
+        /// Content from the home, as long as the pages.
         content: NewContent,
-        /// It is one page. Its frame has a twin and may hold unsent writes: change frame and twin only where `content` differs from
-        /// the twin ("merge, never overwrite"), and answer with [`Done::Merged`] before any other call.
+        /// True for one page whose frame has a twin and may have unsent writes: change frame and twin only
+        /// where `content` differs from the twin ("merge, never overwrite"), and answer with [`Done::Merged`]
+        /// before any other call.
         merge: bool,
-        /// How many pages somebody waited for.
+        /// The number of pages that a thread waited for.
         fetched: u32,
-        /// How many pages came before anybody asked for them.
+        /// The number of pages that no thread had requested.
         prefetched: u32,
     },
-    /// Read pages from the frames of their home, without its help, and answer with [`Done::Read`] before any other call. In this
-    /// order: see that the home has published at least `needed`; announce each page to the home, by its first granule; copy each
-    /// byte once, into the frames (whose twins are made of that copy). The program has no access to the pages.
+    /// Read pages from the frames of their home without its help, and answer with [`Done::Read`] before any
+    /// other call. In this order: check that the home has published at least `needed`; announce each page to
+    /// the home by its first granule; copy each byte once into the frames (twins are made of that copy). The
+    /// program has no access to the pages.
     Read {
-        /// The pages, one after the other; more than one only without `merge`.
+        /// Consecutive pages; exactly one with `merge`.
         pages: PageRange,
         /// The length of each page.
         page_bytes: u32,
-        /// Their home, within reach.
+        /// Their home, whose memory this node can read.
         home: NodeId,
-        /// What the home must have published (see [`Effect::Publish`]), never of its own intervals.
+        /// The intervals that the home must have published (see [`Effect::Publish`]), never its own.
         needed: VersionVector,
         /// As in [`Effect::Install`].
         merge: bool,
-        /// Nobody waits for them.
+        /// True if no thread waits for the pages.
         prefetched: bool,
     },
-    /// Let the nodes within reach know that this node has applied all diffs that the intervals of `writer` through `seq` hold for
-    /// pages that are homed here. What was applied before must be seen by whoever sees this.
+    /// Publish to the nodes that can read this node's memory that it has applied all diffs of the intervals
+    /// of `writer` through `seq` for pages homed here. A node that sees this must also see the diffs.
     Publish {
-        /// Whose intervals.
+        /// The node whose intervals these are.
         writer: NodeId,
         /// The latest of them.
         seq: IntervalSeq,
     },
-    /// Answer with [`Done::Announced`] before any other call. Who announces a page later than that reads, after it, all that the program's
-    /// threads had written to the page before.
+    /// Answer with [`Done::Announced`] before any other call. A node that announces a page after this must
+    /// then read all that the program's threads had written to the page before this.
     TakeAnnouncements,
-    /// Write one word into the frame and, if there is one, the twin.
+    /// Write one word into the frame and, if there is one, into the twin.
     Patch {
         /// The page.
         page: PageId,
@@ -210,55 +229,57 @@ pub enum Effect {
         /// Its new value.
         value: u64,
     },
-    /// Carry out an atomic operation on the frame, put the word into the twin too if there is one, and answer with [`Done::Atomic`] before any
-    /// other call.
+    /// Carry out an atomic operation on the frame, copy the word into the twin if there is one, and answer
+    /// with [`Done::Atomic`] before any other call.
     Atomic {
-        /// The page, homed here.
+        /// The page, which is homed here.
         page: PageId,
         /// The word's byte offset.
         offset: u32,
-        /// What to do.
+        /// The operation.
         operation: AtomicOperation,
     },
-    /// Call [`Engine::handle_retained`](crate::Engine::handle_retained) for the page when its threads have had time to use it: a fraction of a millisecond after this.
+    /// Call [`Engine::handle_retained`](crate::Engine::handle_retained) for the page a fraction of a
+    /// millisecond later, when its threads have had time to use it.
     Retain {
         /// The page.
         page: PageId,
     },
-    /// Nothing need be done: this node has become the page's home, which the account counts.
+    /// Count that this node has become the page's home. The host need do nothing else.
     CountMove {
         /// The page.
         page: PageId,
     },
-    /// Let a waiting thread go on.
+    /// Resume a waiting thread.
     Wake {
         /// The thread.
         waiter: Waiter,
-        /// What it waited for.
+        /// The result that it waited for.
         outcome: Outcome,
     },
-    /// An interval has ended, and everything that it changed has been compared ([`Effect::Diff`]). Only where the engine was asked to make
-    /// every interval known ([`Consistency::ending_intervals_at_acquires`](crate::Consistency::ending_intervals_at_acquires)).
+    /// Report that an interval has ended and that everything that it changed has been compared
+    /// ([`Effect::Diff`]). Emitted only if the engine reports every interval
+    /// ([`Consistency::ending_intervals_at_acquires`](crate::Consistency::ending_intervals_at_acquires)).
     IntervalEnded {
         /// Its number.
         seq: IntervalSeq,
-        /// What this node had seen then, that interval included.
+        /// The intervals that this node had seen then, including this one.
         timestamp: VectorTimestamp,
-        /// How many collectives it had completed.
+        /// The number of collectives that it had completed.
         epoch: u64,
     },
-    /// Nothing need be done: this is so from now on. Only where the engine was asked to tell.
+    /// Record a fact that is true from now on. Emitted only if a record is kept.
     Tell(Fact),
-    /// The job cannot go on; the sentence is for the user.
+    /// Stop the job, which cannot continue.
     Fatal {
-        /// What was expected, what came, what to do.
+        /// A sentence for the user: what was expected, what came, what to do.
         sentence: String,
     },
 }
 
 impl Effect {
-    /// The pages whose content, access, twin or home it changes, or which it sends: the first of those in a
-    /// message.
+    /// Returns the pages whose content, access, twin or home the effect changes, or which it sends. Of the
+    /// pages in a message, returns the first ones.
     pub(crate) fn touches(&self) -> Option<PageRange> {
         match self {
             Effect::Protect { pages, .. }
@@ -266,6 +287,7 @@ impl Effect {
             | Effect::Watch { pages }
             | Effect::Unwatch { pages }
             | Effect::GiveUp { pages }
+            | Effect::PageOut { pages }
             | Effect::MakeRoom { pages }
             | Effect::Install { pages, .. }
             | Effect::Read { pages, .. } => Some(*pages),
@@ -281,7 +303,7 @@ impl Effect {
             | Effect::CountMove { page } => Some(PageRange::single(*page)),
             Effect::SendPages { pages, .. } => pages.first().map(|sent| PageRange::single(sent.page)),
             Effect::FindUnwritten { spans } => spans.first().copied(),
-            // All pages that are mapped are alike.
+            // Mapped pages are all in the same state.
             Effect::MapHome { .. }
             | Effect::Send { .. }
             | Effect::CollectWritten
@@ -298,70 +320,73 @@ impl Effect {
 /// The host's answer to an effect that has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// To [`Effect::Diff`]: the diff, empty when nothing differs.
+    /// The answer to [`Effect::Diff`]: the diff, empty if nothing differs.
     Diff {
         /// The page.
         page: PageId,
         /// The diff.
         runs: Vec<u8>,
     },
-    /// To [`Effect::DiffEarly`]: the diff, empty when nothing differs.
+    /// The answer to [`Effect::DiffEarly`]: the diff, empty if nothing differs.
     DiffedEarly {
         /// The page.
         page: PageId,
         /// The diff.
         runs: Vec<u8>,
     },
-    /// To [`Effect::CollectWritten`]: granules of watched pages that may have been written since they were watched or the
-    /// last answer, whichever is later.
+    /// The answer to [`Effect::CollectWritten`]: granules of watched pages that may have been written since
+    /// they were watched or since the last answer, whichever is later.
     Written {
         /// The granules.
         granules: PageSet,
     },
-    /// To [`Effect::FindUnwritten`]: granules that the program had not written since they were watched or collected, whichever is later, when they
-    /// lost their access. Perhaps not all of them, and perhaps others.
+    /// The answer to [`Effect::FindUnwritten`]: granules that the program had not written, before they lost
+    /// their access, since they were watched or collected, whichever is later. Some may be missing, and
+    /// others may be included.
     Unwritten {
-        /// The first page that was asked about.
+        /// The first page of the request.
         first: PageId,
         /// The granules.
         granules: PageSet,
     },
-    /// To [`Effect::Install`] with `merge`.
+    /// The answer to [`Effect::Install`] with `merge`.
     Merged {
         /// The page.
         page: PageId,
-        /// Whether the frame differed from its twin before.
+        /// True if the frame differed from its twin before.
         dirty: bool,
     },
-    /// To [`Effect::Read`].
+    /// The answer to [`Effect::Read`].
     Read {
-        /// The pages that were to be read.
+        /// The requested pages.
         pages: PageRange,
-        /// What came of it.
+        /// The result.
         outcome: ReadOutcome,
     },
-    /// To [`Effect::TakeAnnouncements`]: pages that others have announced since the last answer, as often as they did.
+    /// The answer to [`Effect::TakeAnnouncements`]: pages that others have announced since the last answer,
+    /// with repetitions.
     Announced {
         /// The pages, as others named them.
         pages: Vec<PageId>,
     },
-    /// To [`Effect::Atomic`].
+    /// The answer to [`Effect::Atomic`].
     Atomic {
         /// The page.
         page: PageId,
-        /// What was found and left.
+        /// The old and new value of the word.
         outcome: AtomicOutcome,
     },
 }
 
-/// What came of an [`Effect::Read`].
+/// The result of an [`Effect::Read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadOutcome {
-    /// The frames hold what the home's held.
+    /// The frames have the content of the home's frames.
     Installed {
-        /// With `merge`: whether the frame differed from its twin before.
+        /// With `merge`: true if the frame differed from its twin before.
         dirty: bool,
     },
-    /// The frames are as they were: the home has not published what is needed, or there was no room for an announcement.
+    /// The frames are unchanged: the home has not published what is needed, or its queue of announcements was
+    /// full.
     Behind,
 }

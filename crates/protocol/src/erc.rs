@@ -1,24 +1,29 @@
-//! Eager release consistency: several writers of a page, and a release that ends when everybody knows.
+//! Eager release consistency: several writers of a page, and releases that end when all copies are up to date
+//! or gone.
 //!
-//! Read first: Carter, Bennett, Zwaenepoel, *Techniques for Reducing Consistency-Related Communication in Distributed Shared-Memory Systems*,
-//! ACM TOCS 13(3), 1995 (Munin: twins, diffs, copysets, updates that time out); Harada, Tezuka, Hori, Sumimoto, Takahashi, Ishikawa, *SCASH: Software
-//! DSM using High Performance Network on Commodity Hardware and Software*, Workshop on Scalable Shared-memory Multiprocessors 1999 (homes and
-//! bases, invalidation or update as the program likes; in short: Sakae, Matsuoka, Sato, Harada, section 2.2). For the consistency model: Gharachorloo and others, *Memory Consistency and Event
-//! Ordering in Scalable Shared-Memory Multiprocessors*, ISCA 1990.
+//! Read first: Carter, Bennett, Zwaenepoel, *Techniques for Reducing Consistency-Related Communication in
+//! Distributed Shared-Memory Systems*, ACM TOCS 13(3), 1995 (Munin: twins, diffs, copysets, updates that time
+//! out); Harada, Tezuka, Hori, Sumimoto, Takahashi, Ishikawa, *SCASH: Software DSM using High Performance
+//! Network on Commodity Hardware and Software*, Workshop on Scalable Shared-memory Multiprocessors 1999
+//! (homes and bases, invalidation or update as the program chooses; in short: Sakae, Matsuoka, Sato, Harada,
+//! section 2.2). For the consistency model: Gharachorloo and others, *Memory Consistency and Event Ordering
+//! in Scalable Shared-Memory Multiprocessors*, ISCA 1990.
 //!
 //! Tests: `check/tests/all/erc.rs`, and there `moves.rs`, `explore.rs` and `golden.rs`.
 //!
-//! The first store to a page makes a **twin**; at a **release** the page is compared with it and the **diff** goes to the page's
-//! **home**, whose copy is always up to date. The home knows who has copies, the **copyset**. It **invalidates** them or forwards
-//! the diff to them as an **update**, waits until all have answered, and tells the writer that the diff is *performed*. The release ends
-//! when all diffs are. So an acquire has nothing to learn: locks and barriers carry no notices, and no intervals are counted.
+//! The first store to a page makes a **twin**; at a **release** the page is compared with it and the **diff**
+//! goes to the page's **home**, whose copy is always up to date. The home knows the nodes that have copies,
+//! the **copyset**. It **invalidates** their copies or forwards the diff to them as an **update**, waits
+//! until all have answered, and informs the writer that the diff is *performed*. The release ends when all
+//! its diffs are performed. So an acquire needs no information: locks and barriers carry no notices, and no
+//! intervals are counted.
 //!
 //! ```text
 //!   writer ──EagerDiffs──▶ home ──InvalidateCopies or UpdateCopies──▶ copyset ──CopiesSettled──▶ home ──DiffsPerformed──▶ writer
 //!   reader ──CopyRequest──▶ home ──PagesReply──▶ reader
 //! ```
 //!
-//! A page on one node:
+//! The states of a page on one node:
 //!
 //! | state | `valid` | access | twin | load faults | store faults |
 //! |---|---|---|---|---|---|
@@ -31,36 +36,42 @@
 //! | home, shared, clean | yes | Read | no | – | (update: twin) → home, written |
 //! | home, written | yes | Write | for updates, or since it was dirty elsewhere | – | – |
 //!
-//! A release takes *dirty* to *clean*; *home, written* becomes *home, exclusive* by invalidation, and *home, shared, clean* by update. A
-//! page that nobody else holds is exclusive and costs nothing: its first reader makes it shared. An invalidation takes copies to *absent* or *dirty,
-//! invalidated*. An update goes into frame and twin: the bytes are none of this node's own unsent writes, as a program without races
+//! A release takes *dirty* to *clean*; *home, written* becomes *home, exclusive* by invalidation, and *home,
+//! shared, clean* by update. A page without copies on other nodes is exclusive and costs nothing; its first
+//! reader makes it shared. An invalidation takes copies to *absent* or *dirty, invalidated*. An update
+//! changes frame and twin: its bytes are not among this node's unsent writes, because a program without races
 //! does not write one byte on two nodes at once.
 //!
-//! **Why copies and what changes them do not cross.** The home is the single point through which all changes of a page go, and links keep
-//! their order. It takes a reader into the copyset when it sends the page: a diff that it applies before is in the page, one that it
-//! applies after is told to the reader behind the page. What a reader is told while it waits for a page may be later than
-//! that page only when the page comes from a former home, over another link: such a page is not used but asked for again (`overtaken`).
-//! A page with a diff of this node's own on its way is asked for when the diff is performed, since the home might answer before it
-//! comes (`flushing`).
+//! **Why copies and their changes do not cross.** The home is the single point through which all changes of a
+//! page go, and links keep their order. It adds a reader to the copyset when it sends the page: a diff that
+//! it applied before is in the page, and a diff that it applies later reaches the reader after the page. A
+//! change that reaches a reader while it waits for a page may be later than that page only when the page
+//! comes from a former home, over another link: such a page is not used but requested again (`overtaken`). A
+//! page of which this node's own diff is on its way is requested after the diff is performed, since the home
+//! might answer before the diff comes (`flushing`).
 //!
-//! **What a diff does not show.** A home that sends a page while its own program is writing it sends values that the diff against the twin may not
-//! show: a byte may become again what it was. So such copies are recalled when the interval ends (`midway`). For the same reason a
-//! transaction that changes a page waits for those that invalidate copies of it: a copy that is on its way out may still be read.
+//! **What a diff does not show.** A home that sends a page while its own program is writing it sends values
+//! that the diff against the twin may not show: a byte may get its old value again. So such copies are
+//! recalled when the interval ends (`midway`). For the same reason a transaction that changes a page waits
+//! for those that invalidate copies of it, because a copy that is about to be invalidated may still be read.
 //!
-//! **Competitive update.** After some updates a copy *rests*: it takes its next update only if somebody has touched it. If nobody has,
-//! the node leaves the copyset with its answer. So a copy that nobody reads any more costs a bounded number of messages. Each time that a
-//! resting copy is touched it may take twice as many.
+//! **Competitive update.** After some updates a copy *rests*: it takes its next update only if a thread has
+//! touched it. If no thread has, the node leaves the copyset with its answer. So a copy that is not read any
+//! more costs a bounded number of messages. Each time that a resting copy is touched, it may take twice as
+//! many updates before it rests again.
 //!
-//! **Atomic words** are operated on at the home. Copies have been invalidated or updated before the operation's result is told, so
-//! plain loads that are ordered after it see the word. The asking node's own copy is updated in either mode.
+//! **Atomic words** are operated on at the home. Copies have been invalidated or updated before the
+//! operation's result is reported, so plain loads that are ordered after it see the word. The requesting
+//! node's own copy is updated in either mode.
 //!
-//! **Homes move**, see `moving.rs`; the home's side is in `directory.rs`.
+//! `moving.rs` moves homes; `directory.rs` contains the home's side.
 //!
 //! Deviations from the papers:
-//! - Munin's annotations of single variables are one mode for all pages of a region, and its delayed update queue is the set of
-//!   dirty pages.
-//! - Copysets are kept at homes, as in SCASH, and never asked for at releases, so a release takes two message delays or four, however many pages it
-//!   has: diffs for one home go together, and so does what a home tells one reader.
+//! - Munin's annotations of single variables are one mode for all pages of a region, and its delayed update
+//!   queue is the set of dirty pages.
+//! - Copysets are kept at homes, as in SCASH, and never requested at releases, so a release takes two or four
+//!   message delays, however many pages it has: diffs for one home go together, and so do a home's messages
+//!   to one reader.
 
 mod directory;
 mod moving;
@@ -76,6 +87,7 @@ use self::directory::{Asked, Directory, Transaction};
 use self::moving::Transfer;
 pub use self::state::State;
 use crate::anticipation::steps::Steps;
+use crate::batches::batches;
 use crate::coherence::{AfterRelease, Coherence, Site, WordOperation};
 use crate::exclusive_runs::ExclusiveRuns;
 use crate::home::{HomeChoice, HomePolicy, Located, MoveThreshold};
@@ -83,19 +95,16 @@ use crate::thread::wanted_beyond;
 use crate::words::{Client, Operated};
 use crate::{Done, Effect, Expected, NewContent, Outcome, ProtocolError, Waiter, diff, unexpected};
 
-/// Diffs for one node are sent when they reach this many bytes, so that no message grows with the number of dirty pages.
-const FLUSH_BATCH_BYTES: usize = 48 << 10;
-
-/// Updates that a copy takes before it rests for the first time, and at most.
+/// The number of updates that a copy takes before it rests for the first time, and the maximum.
 const UPDATES_BEFORE_REST: u16 = 4;
 const UPDATES_BEFORE_REST_MAX: u16 = 256;
 
-/// What becomes of copies when their page has changed.
+/// The treatment of copies when their page has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// They are given up.
+    /// Copies are given up.
     Invalidate,
-    /// They take the changes.
+    /// Copies take the changes.
     Update,
 }
 
@@ -106,22 +115,24 @@ pub struct Erc {
     pages: FxHashMap<PageId, Page>,
     /// Pages written in the open interval: copies with a twin, and shared home pages.
     written: PageSet,
-    /// Pages homed here of which copies were sent in the interval that is being closed, while they were being written.
+    /// Pages homed here of which copies were sent, while they were being written, in the interval that is
+    /// being closed.
     sent_midway: Vec<PageId>,
-    /// What the interval that is being closed has changed; no runs for a home page that is to be invalidated.
+    /// The changes of the interval that is being closed; no runs for a home page that is to be invalidated.
     changed: Vec<(PageId, Vec<u8>)>,
     /// Pages whose diffs are on their way.
     flushing: PageSet,
-    /// How many diffs have yet to be performed before the open release ends.
+    /// The number of diffs that must still be performed before the open release ends.
     unperformed: u32,
-    /// Atomic operations under way at homes, by waiting thread: which word (page and offset).
+    /// Atomic operations under way at homes, by waiting thread: the word (page and offset).
     operating_there: FxHashMap<Ticket, (PageId, u32)>,
-    /// Atomic operations that the host is carrying out, in order: whose, and on which word's offset.
+    /// Atomic operations that the host is carrying out, in order: the client and the word's offset.
     operating_here: VecDeque<(Client, u32)>,
-    /// What this node's homes wait for. At most one a release, and one or two an atomic operation, of any node.
+    /// Changes for which this node's homes await answers: at most one for a release, and one or two for an
+    /// atomic operation, of any node.
     transactions: FxHashMap<u64, Transaction>,
     next_transaction: u64,
-    /// Which pages homed here should have other homes.
+    /// Chooses other homes for pages that are homed here.
     home_choice: HomeChoice,
     steps: Steps,
     exclusive_runs: ExclusiveRuns,
@@ -130,22 +141,23 @@ pub struct Erc {
 #[derive(Debug)]
 struct Page {
     access: Access,
-    /// What this node has is up to date.
+    /// True if this node's copy is up to date.
     valid: bool,
-    /// The host keeps a twin.
+    /// True if the host keeps a twin.
     twin: bool,
     fetch: Option<Fetch>,
-    /// Updates that have come since somebody is known to have touched the copy, and how many may.
+    /// The number of updates since a thread is known to have touched the copy, and the number permitted.
     untouched_updates: u16,
     updates_before_rest: u16,
-    /// Where the home was last known to be. On the page's base: where it is, as soon as the new home has said so.
+    /// The last known home. On the page's base: the current home, as soon as the new home has reported
+    /// itself.
     known_home: NodeId,
-    /// How often the home has moved, as far as that is known here.
+    /// The number of moves of the home that are known here.
     moves: u32,
-    /// On the page's home.
+    /// The directory, on the page's home.
     directory: Option<Box<Directory>>,
-    /// On the page's base: what was said to a home that had given the page to one that has yet to say so. At most what every thread of
-    /// other nodes may ask at once.
+    /// On the page's base: messages to a home that had given the page to one that has not reported itself. At
+    /// most one request for each thread of other nodes.
     kept: Vec<Vec<u8>>,
 }
 
@@ -166,21 +178,21 @@ impl Page {
     }
 }
 
-/// A copy that somebody waits for.
+/// A copy that a thread waits for.
 #[derive(Debug, Default)]
 struct Fetch {
     waiters: Vec<Waiter>,
     wants_write: bool,
-    /// A thread waits for it.
+    /// True if a thread waits for it.
     demanded: bool,
-    /// A request is under way.
+    /// True if a request is under way.
     asked: bool,
-    /// What comes may be older than what this node has been told, or has told.
+    /// True if the page that comes may be older than changes that this node has received or sent.
     overtaken: bool,
 }
 
 impl Erc {
-    /// Nothing is allocated yet, and homes do not move.
+    /// Returns the protocol with no pages allocated and with homes that do not move.
     pub fn new(mode: Mode) -> Erc {
         Erc {
             mode,
@@ -206,7 +218,7 @@ impl Erc {
         self
     }
 
-    /// Has them move when that much shows that another node were the better home.
+    /// Has homes move above this threshold of evidence that another node would be the better home.
     pub fn moving_after(mut self, threshold: MoveThreshold) -> Erc {
         self.home_choice.set_threshold(threshold);
         self
@@ -217,7 +229,8 @@ impl Erc {
         self.pages.entry(page_id).or_insert_with(|| Page::new(me, base))
     }
 
-    /// The page's home has said something: it is where others should look for it. The base alone goes by what new homes say of themselves.
+    /// Notes that `home` sent a message as the page's home, so others should look for the page there. The
+    /// base accepts only what new homes report of themselves.
     fn note_home(&mut self, site: &Site, page_id: PageId, home: NodeId) -> &mut Page {
         let is_base = site.is_home(page_id);
         let page = self.page(site, page_id);
@@ -227,7 +240,7 @@ impl Erc {
         page
     }
 
-    /// A page that a message names by its first granule.
+    /// Returns a page that a message names by its first granule.
     fn named(&self, site: &Site, page_id: PageId) -> Result<Located, ProtocolError> {
         let located = site.homes.locate(page_id).filter(|located| located.page == page_id);
         located.ok_or_else(|| unexpected(Expected::FirstGranule, format!("{page_id}")))
@@ -249,9 +262,9 @@ impl Erc {
 
 /// Faults.
 impl Erc {
-    /// Absent → clean or dirty by way of the home, which has the page's latest content (Sakae and others,
-    /// section 2.2); clean, resting → dirty by a twin (Munin's copy of a page that goes onto the delayed
-    /// update queue).
+    /// Handles a fault. Absent → clean or dirty by the home, which has the page's latest content (Sakae and
+    /// others, section 2.2); clean, resting → dirty by a twin (Munin's copy of a page that goes onto the
+    /// delayed update queue).
     fn handle_fault(&mut self, site: &mut Site, located: Located, wanted: Access, waiter: Option<Waiter>) {
         let page_id = located.page;
         if site.is_home(page_id) && !self.pages.contains_key(&page_id) {
@@ -289,7 +302,8 @@ impl Erc {
         waiter.into_iter().for_each(|waiter| site.out.wake(waiter, Outcome::Done));
     }
 
-    /// The program has touched a page homed here that nobody has heard of: it may use the page, and pages that follow.
+    /// Gives the program access to a page homed here that it has touched and no other node knows, and to
+    /// pages that follow.
     fn give_untouched(&mut self, site: &mut Site, touched: Located) {
         let given = self.exclusive_runs.give(site, touched, |page| self.pages.contains_key(&page));
         for page_id in given.iter() {
@@ -299,7 +313,7 @@ impl Erc {
         site.protect_all(&given, Access::Write);
     }
 
-    /// Lets the program at a copy that is here.
+    /// Gives the program access to a copy.
     fn give_copy(&mut self, site: &mut Site, page_id: PageId, wanted: Access) {
         if wanted == Access::Write {
             self.make_twin(site, page_id);
@@ -314,7 +328,7 @@ impl Erc {
         self.protect(site, page_id, access);
     }
 
-    /// Lets the program at a page that is homed here.
+    /// Gives the program access to a page that is homed here.
     fn give_home_page(&mut self, site: &mut Site, page_id: PageId, wanted: Access) {
         let page = self.page(site, page_id);
         assert!(page.directory.is_some(), "{page_id}: a home page has a directory");
@@ -332,7 +346,8 @@ impl Erc {
         self.protect(site, page_id, wanted);
     }
 
-    /// Asks for a copy for which a fetch has been noted, unless that is so already or must wait until this node's diff is performed.
+    /// Requests a copy for which a fetch has been noted, unless a request is under way or must wait until
+    /// this node's diff is performed.
     fn request_copy(&mut self, site: &mut Site, page_id: PageId) {
         if self.flushing.contains(page_id) {
             return;
@@ -351,7 +366,7 @@ impl Erc {
         }
     }
 
-    /// Asks for those of the pages that are not here, and that nobody waits for.
+    /// Requests those of the pages that are absent and that no thread waits for.
     fn ask_ahead(&mut self, site: &mut Site, pages: Vec<PageId>) {
         let mut homes: BTreeMap<NodeId, PageSet> = BTreeMap::new();
         for page_id in pages {
@@ -405,8 +420,8 @@ impl Erc {
 
 /// Releases: diffs to the homes (Munin's flush of the delayed update queue).
 impl Erc {
-    /// The interval ends: what is on the delayed update queue is compared with its twin. Dirty → clean; home,
-    /// written → home, shared, clean.
+    /// Ends the interval: has the pages on the delayed update queue compared with their twins. Dirty → clean;
+    /// home, written → home, shared, clean.
     fn close_interval(&mut self, site: &mut Site) {
         assert!(
             self.changed.is_empty() && self.sent_midway.is_empty(),
@@ -426,18 +441,19 @@ impl Erc {
                 compared.push(page_id);
                 self.sent_midway.extend(is_midway.then_some(page_id));
             } else if has_readers {
-                // Its copies are about to be invalidated, so it is exclusive from now on and stays writable.
+                // Its copies are about to be invalidated, so it becomes exclusive and stays writable.
                 self.changed.push((page_id, Vec::new()));
             }
         }
-        // Stores must fault again before the page is compared, or a sibling's store could miss both diffs.
+        // Stores must fault again before the page is compared. Otherwise a sibling's store could be missing
+        // in both diffs.
         site.protect_all(&lowered, Access::Read);
         site.await_answers(compared.len());
         site.out.extend(compared.into_iter().map(|page| Effect::Diff { page, keep_twin: false }));
     }
 
-    /// Diffs go to the homes, and the release waits until all who have copies know of them: that is what
-    /// makes release consistency eager (Keleher, Cox, Zwaenepoel 1992, of Munin's write-shared protocol).
+    /// Sends diffs to the homes. The release waits until all nodes that have copies have answered: that makes
+    /// release consistency eager (Keleher, Cox, Zwaenepoel 1992, of Munin's write-shared protocol).
     fn flush_changes(&mut self, site: &mut Site) {
         assert_eq!(self.unperformed, 0, "the diffs of the interval before are performed");
         assert!(self.flushing.is_empty(), "no diff of the interval before is on its way");
@@ -486,25 +502,10 @@ impl Erc {
     }
 }
 
-/// Diffs in as many messages as their bytes ask for.
-fn batches(diffs: &[(PageId, Vec<u8>)]) -> Vec<Vec<PageDiff<'_>>> {
-    let mut batches = vec![Vec::new()];
-    let mut bytes = 0;
-    for (page, runs) in diffs {
-        if bytes >= FLUSH_BATCH_BYTES {
-            batches.push(Vec::new());
-            bytes = 0;
-        }
-        bytes += runs.len();
-        batches.last_mut().expect("there is one").push(PageDiff { page: *page, runs });
-    }
-    batches
-}
-
-/// What homes tell those who have copies.
+/// Messages of homes to nodes that have copies.
 impl Erc {
-    /// The one of the two ways that a program can choose (Sakae and others, section 2.2). Clean, resting →
-    /// absent; dirty → dirty, invalidated.
+    /// Handles an invalidation, one of the two modes that a program can choose (Sakae and others, section
+    /// 2.2). Clean, resting → absent; dirty → dirty, invalidated.
     fn handle_invalidation(
         &mut self,
         site: &mut Site,
@@ -535,8 +536,9 @@ impl Erc {
         Ok(())
     }
 
-    /// The other way: copies take the changes. A copy that nobody touches rests, and then leaves, like one of
-    /// Munin's whose updates time out (Carter, Bennett, Zwaenepoel 1995). Clean → resting → absent.
+    /// Handles an update, the other mode: copies take the changes. A copy that is not touched rests, and then
+    /// leaves, like one of Munin's whose updates time out (Carter, Bennett, Zwaenepoel 1995). Clean → resting
+    /// → absent.
     fn handle_update(
         &mut self,
         site: &mut Site,
@@ -578,15 +580,17 @@ impl Erc {
     }
 }
 
-/// Answers a home whose pages' copies are as it wants them, but for those that this node has `left`.
+/// Answers a home that all copies are as it wants them, except those of pages whose copysets this node has
+/// `left`.
 fn settle_copies(site: &mut Site, home: NodeId, transaction: u64, first: Option<PageId>, left: PageSet) {
     let page = first.expect("a message without a page has no protocol");
     site.out.send(home, &Message::CopiesSettled { page, transaction, left });
 }
 
-/// Atomic words: the asking side.
+/// Atomic words: the requesting side.
 impl Erc {
-    /// The home operates. What this node has stored plainly is performed before, as at a release.
+    /// Begins an operation, which the home carries out. This node's plain stores are performed before, as at
+    /// a release.
     fn begin_operation(&mut self, site: &mut Site, asked: WordOperation) {
         let is_homed_here = self.page(site, asked.page).directory.is_some();
         let may_be_ahead = self.written.contains(asked.page) || self.flushing.contains(asked.page);

@@ -1,10 +1,10 @@
-//! What may be wrong: with what a peer says, and with a protocol.
+//! Errors in messages of peers, and in a protocol's state.
 
 use hiroba_base::PageId;
 use hiroba_wire::WireError;
 use thiserror::Error;
 
-/// A peer said something that the protocol does not allow: a fault of Hiroba's, never of the program.
+/// A message of a peer that the protocol does not allow: an error in Hiroba, never in the program.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ProtocolError {
     /// The bytes are no message.
@@ -13,17 +13,17 @@ pub enum ProtocolError {
     /// A diff's runs do not fit the page.
     #[error(transparent)]
     Diff(#[from] crate::diff::DiffError),
-    /// The message does not fit the state.
+    /// The message does not fit the node's state.
     #[error("expected {expected}, got {got}")]
     Unexpected {
-        /// What the state allows.
+        /// The message that the state allows.
         expected: Expected,
-        /// What came.
+        /// The message that came.
         got: String,
     },
 }
 
-/// What a message must be that comes in some state.
+/// The message that a state expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Expected {
@@ -42,45 +42,45 @@ pub enum Expected {
     /// A message of home-based LRC.
     #[error("a message of home-based LRC")]
     HomeBasedMessage,
-    /// About pages that are mapped onto their home's frames only operations on words, and their answers.
+    /// For pages that are mapped onto their home's frames: only operations on words, and their answers.
     #[error(
         "about pages that are mapped onto their home's frames only operations on words, and their answers"
     )]
     MappedPagesMessage,
-    /// An atomic's result only after a request.
+    /// The result of a requested atomic operation.
     #[error("an atomic's result only after a request")]
     RequestedAtomic,
-    /// A word's result only after a request.
+    /// The result of a requested operation on a word.
     #[error("a word's result only after a request")]
     RequestedWord,
-    /// A page only after a request.
+    /// A requested page.
     #[error("a page only after a request")]
     RequestedPage,
-    /// A page that was asked for.
+    /// A page of the request that the message answers.
     #[error("a page that was asked for")]
     PageAskedFor,
-    /// A page that its home was asked for.
+    /// A page that was requested from its home.
     #[error("a page that its home was asked for")]
     PageItsHomeWasAskedFor,
-    /// The whole page.
+    /// The content of the whole page.
     #[error("the whole page")]
     WholePage,
-    /// One page.
+    /// Exactly one page.
     #[error("one page")]
     OnePage,
     /// All bytes of a page.
     #[error("all bytes of a page")]
     AllBytesOfPages,
-    /// No bytes but those of the pages.
+    /// No bytes besides those of the pages.
     #[error("no bytes but those of the pages")]
     NoOtherBytes,
-    /// Words of the page.
+    /// A word inside the page.
     #[error("words of the page")]
     WordOfPage,
     /// An allocated page.
     #[error("an allocated page")]
     AllocatedPage,
-    /// Pages by their first granule.
+    /// Pages named by their first granule.
     #[error("pages by their first granule")]
     FirstGranule,
     /// An answer about allocated pages.
@@ -92,40 +92,41 @@ pub enum Expected {
     /// Requests to the page's home.
     #[error("requests to the page's home")]
     RequestToHome,
-    /// Requests for pages that are here.
+    /// Requests for pages that this node has.
     #[error("requests for pages that are here")]
     RequestToHolder,
-    /// Requests for the pages managed here.
+    /// Requests for pages whose manager is this node.
     #[error("requests for the pages managed here")]
     RequestToManager,
-    /// Requests of nodes without the page.
+    /// Requests of nodes that do not have the page.
     #[error("requests of nodes without the page")]
     RequestWithoutCopy,
-    /// Requests for what has been written.
+    /// Requests for versions that have been written.
     #[error("requests for what has been written")]
     RequestForWritten,
     /// Requests for intervals that have ended.
     #[error("requests for intervals that have ended")]
     RequestForEndedIntervals,
-    /// What a home was asked for.
+    /// A report of a home that this node has asked to catch up.
     #[error("what a home was asked for")]
     AskedHome,
     /// Intervals that have ended.
     #[error("intervals that have ended")]
     EndedIntervals,
-    /// What leaves each page in a row of its protocol's state table: seen to in builds with debug assertions.
+    /// A message that leaves each page in a row of its protocol's state table. Checked in builds with debug
+    /// assertions.
     #[error("what leaves each page in a row of its protocol's state table")]
     RowOfStateTable,
-    /// Diffs that were asked for.
+    /// Requested diffs.
     #[error("diffs that were asked for")]
     AskedDiffs,
     /// An answer to a request for diffs.
     #[error("an answer to a request for diffs")]
     AnswerToDiffsRequest,
-    /// Answers to this node's diffs.
+    /// Answers to diffs of this node.
     #[error("answers to this node's diffs")]
     AnswerToOwnDiffs,
-    /// Answers to what this home has told.
+    /// Answers to changes that this home has sent to copies.
     #[error("answers to what this home has told")]
     AnswerOfToldCopies,
     /// Diffs of pages that are homed here.
@@ -134,13 +135,13 @@ pub enum Expected {
     /// A writer's diffs in the order of its intervals.
     #[error("a writer's diffs in the order of its intervals")]
     DiffsInOrder,
-    /// Diffs that no other copy holds.
+    /// Diffs that no other copy contains, which their writer must not discard.
     #[error("diffs that no other copy holds")]
     OnlyDiffs,
     /// A diff's own interval in its version.
     #[error("a diff's own interval in its version")]
     DiffInItsVersion,
-    /// Versions that only grow.
+    /// Versions whose entries only grow.
     #[error("versions that only grow")]
     GrowingVersions,
     /// A copyset of other nodes.
@@ -158,10 +159,10 @@ pub enum Expected {
     /// An answer only to an invalidation.
     #[error("an answer only to an invalidation")]
     AnswerToInvalidation,
-    /// Copies of changed pages given up.
+    /// Given-up copies only of the pages that have changed.
     #[error("copies of changed pages given up")]
     ChangedCopiesGivenUp,
-    /// The owner where the manager is the last to have asked.
+    /// The owner, if the manager's own request was the last one.
     #[error("the owner where the manager is the last to have asked")]
     OwnerOfLastRequest,
     /// The content of pages that this node lacks.
@@ -170,31 +171,31 @@ pub enum Expected {
     /// Moves that this home has proposed.
     #[error("moves that this home has proposed")]
     ProposedMoves,
-    /// Word of moves that were proposed.
+    /// Reports about moves that were proposed.
     #[error("word of moves that were proposed")]
     WordOfProposedMoves,
     /// Moves of allocated pages to another home.
     #[error("moves of allocated pages to another home")]
     MovesToOtherHomes,
-    /// Pages whose home this node is to be.
+    /// Pages whose next home is this node.
     #[error("pages whose home this node is to be")]
     MovesToHere,
-    /// Pages that have moved on.
+    /// Later moves of pages.
     #[error("pages that have moved on")]
     LaterMoves,
-    /// News of pages whose base is here.
+    /// Reports about pages whose base is this node.
     #[error("news of pages whose base is here")]
     NewsToBase,
-    /// Homes that stay.
+    /// Homes that do not move.
     #[error("homes that stay")]
     HomesThatStay,
-    /// One arrival in the present collective of each node right below.
+    /// One arrival of each node directly below at the present collective.
     #[error("one arrival in the present collective of each node right below")]
     OneArrivalOfEachBelow,
     /// A departure from the present collective, from the node above.
     #[error("a departure from the present collective, from the node above")]
     DepartureFromAbove,
-    /// A departure when everybody below has arrived.
+    /// A departure after all nodes below have arrived.
     #[error("a departure when everybody below has arrived")]
     DepartureAfterArrivals,
     /// A lock grant only after a request.
@@ -206,7 +207,7 @@ pub enum Expected {
     /// One successor for the lock's tail.
     #[error("one successor for the lock's tail")]
     OneSuccessor,
-    /// Another node than the last.
+    /// A node other than the previous requester and than this node.
     #[error("another node than the last")]
     AnotherNode,
     /// An answer only to a trylock.
@@ -229,7 +230,7 @@ pub enum Expected {
 pub struct Misfit {
     /// The page.
     pub page: PageId,
-    /// What the protocol knows of it.
+    /// The page's state in the protocol.
     pub is: String,
 }
 

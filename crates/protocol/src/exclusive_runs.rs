@@ -1,11 +1,11 @@
-//! Runs of pages that are homed here and that the program may use without any message.
+//! Runs of pages homed here that the program may use without any message.
 //!
-//! A program that fills an array faults once a page, although no other node has any of them: no message, no
-//! notice, no twin. Where its touches go on and on, upwards or downwards, each fault gives it twice as many
-//! pages as the one before, up to a bound. Pages that no other node has asked for are *exclusive* like a page
-//! that was touched: when another node comes for one, it counts as written. So a program touches no more
-//! pages than it would, and is given no more than twice those. Where many touches of a block of pages come in
-//! no order, each gives out the pages around it ([`Blocks`]).
+//! A program that fills an array faults once for each page, although no other node has any of them: no
+//! message, no notice, no twin. If its touches continue upwards or downwards, each fault gives it access to
+//! twice as many pages as the one before, up to a bound. Pages that no other node has requested are
+//! *exclusive* like a page that was touched: when another node requests one, it counts as written. So the
+//! program gets access to at most about twice the pages that it touches. If many touches of a block of pages
+//! come in no order, each gives access to the pages around it ([`Blocks`]).
 
 use hiroba_base::{PageId, PageSet};
 
@@ -13,34 +13,35 @@ use crate::anticipation::blocks::Blocks;
 use crate::coherence::Site;
 use crate::home::Located;
 
-/// Runs that are followed at once: of several arrays, by several threads. A new one takes the place of the one that was quiet for
-/// the longest time.
+/// The maximum number of runs, of several arrays or threads, that are followed at once. A new one replaces
+/// the one that was quiet for the longest time.
 const RUNS_MAX: usize = 16;
 
-/// Bytes that one fault gives out at most.
+/// The maximum number of bytes to which one fault gives access.
 const GIVEN_BYTES_MAX: u64 = 1 << 20;
 
-/// What is known of first touches.
+/// The observed first touches.
 #[derive(Debug, Default)]
 pub(crate) struct ExclusiveRuns {
     runs: Vec<Run>,
-    /// Counts first touches.
+    /// The number of first touches so far.
     clock: u64,
     blocks: Blocks,
 }
 
 #[derive(Debug)]
 struct Run {
-    /// The lowest and the highest page given out.
+    /// The lowest and the highest page of the run.
     first: PageId,
     last: PageId,
-    /// How many pages the next fault gives out.
+    /// The number of pages to which the next fault gives access.
     pages: u64,
     last_used: u64,
 }
 
 impl ExclusiveRuns {
-    /// A page of `granules` granules is touched: how many pages, at most `pages_max`, are to be given out, and whether upwards.
+    /// Notes that a page of `granules` granules is touched. Returns the number of pages to give access to, at
+    /// most `pages_max`, and true if they lie upwards.
     fn touch(&mut self, page: PageId, granules: u64, pages_max: u64) -> (u64, bool) {
         assert!(granules > 0 && pages_max > 0, "{page}: a page has granules, and is given out");
         self.clock += 1;
@@ -66,7 +67,7 @@ impl ExclusiveRuns {
         (pages, upwards)
     }
 
-    /// So far pages have been given out.
+    /// Notes how far access has been given.
     fn note(&mut self, touched: PageId, end: PageId, upwards: bool, granules: u64) {
         let joins = |run: &&mut Run| {
             if upwards { touched.0 == run.last.0 + granules } else { touched.0 + granules == run.first.0 }
@@ -76,8 +77,14 @@ impl ExclusiveRuns {
         }
     }
 
-    /// The program has touched a page homed here: it may use the page, and those that follow. `is_in_the_way`
-    /// tells of pages that go their own way.
+    /// Notes that pages leave because memory is short. Where touches come in no order, the pages around them
+    /// would only push others out.
+    pub(crate) fn note_shortage(&mut self) {
+        self.blocks.forget();
+    }
+
+    /// Gives the program access to a page homed here that it has touched, and to pages that follow.
+    /// `is_in_the_way` returns true for pages that must be excluded.
     pub(crate) fn give(
         &mut self,
         site: &Site,
@@ -89,7 +96,7 @@ impl ExclusiveRuns {
         if !site.prefetches {
             return PageSet::from_iter([touched.page]);
         }
-        // Where a page goes to whoever is the first to touch it, what nobody has touched yet is nobody's.
+        // If a page goes to the first node that touches it, an untouched page has no home yet.
         let given_bytes_max = if site.homes.is_by_first_touch(touched.page) { 0 } else { GIVEN_BYTES_MAX };
         let pages_max = (given_bytes_max / page_bytes).max(1);
         let (pages, upwards) = self.touch(touched.page, touched.granules, pages_max);
@@ -111,7 +118,8 @@ impl ExclusiveRuns {
         assert!(given.contains(touched.page), "{}: what was touched is given out", touched.page);
         self.note(touched.page, end, upwards, touched.granules);
         if pages == 1 && pages_max > 1 {
-            // It follows no other: where many of a block are touched, each gives out what lies around it.
+            // It continues no run. If many pages of a block are touched, each touch gives access to the pages
+            // around it.
             let around = self.blocks.around(site, touched);
             around.filter(|other| other.home == site.me && !is_in_the_way(other.page)).for_each(|other| {
                 given.insert(other.page);

@@ -1,26 +1,26 @@
-//! What an engine tells of itself, for whoever keeps a record of the run.
+//! Facts that an engine reports about itself, for a record of the run.
 
 use hiroba_base::{IntervalSeq, LockId, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
 use hiroba_wire::AtomicOutcome;
 
 use crate::Waiter;
 
-/// Something that has taken effect. Facts come among the effects, in the order in which they become true: when those before them
-/// have been carried out, and before the threads that they concern are woken.
+/// A fact that has taken effect. Facts are among the effects in the order in which they become true: after
+/// the effects before them have been carried out, and before the threads that they concern are woken.
 ///
 /// A fact about a thread concerns that thread alone; the others concern the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// The thread has the lock. (Waiting for a signal ends in this.)
+    /// The thread has the lock. (Waiting for a signal ends with this.)
     Acquired {
         /// The thread.
         waiter: Waiter,
         /// The lock.
         lock: LockId,
-        /// How many holds, by anybody, there were before this one.
+        /// The number of holds, by any thread, before this one.
         turn: u64,
     },
-    /// The thread has given the lock up. (Waiting for a signal begins with this.)
+    /// The thread has given up the lock. (Waiting for a signal begins with this.)
     Released {
         /// The thread.
         waiter: Waiter,
@@ -33,23 +33,23 @@ pub enum Fact {
     Met {
         /// The thread.
         waiter: Waiter,
-        /// How many collectives there were before.
+        /// The number of earlier collectives.
         epoch: u64,
     },
-    /// What the node has written and seen is on its way to another node.
+    /// All that the node has written and seen is on its way to another node.
     Published {
-        /// The thread that asked for it.
-        waiter: Waiter,
-        /// To whom.
+        /// The thread that requested it, or `None` if it precedes a page.
+        waiter: Option<Waiter>,
+        /// The receiver.
         to: NodeId,
-        /// How many publications this node had sent there before.
+        /// The number of publications that this node had sent there before.
         count: u64,
     },
     /// A publication has been absorbed, and with it all earlier ones of that node.
     PublicationSeen {
-        /// From whom.
+        /// The sender.
         from: NodeId,
-        /// How many that node had sent here before it.
+        /// The number of publications that this node had received from it before.
         count: u64,
     },
     /// The thread's operation on an atomic word is done.
@@ -60,34 +60,35 @@ pub enum Fact {
         page: PageId,
         /// The word's byte offset in it.
         offset: u32,
-        /// How many operations the word's home had carried out on it before.
+        /// The number of operations that the word's home had carried out on it before.
         turn: u64,
-        /// What was found and left.
+        /// The old and new value of the word.
         outcome: AtomicOutcome,
     },
-    /// A copy has come: its frame holds these intervals of other nodes, or more.
+    /// A copy has come: its frame contains at least these intervals of other nodes.
     Holds {
         /// The page.
         page: PageId,
-        /// Which intervals.
+        /// The intervals.
         version: VersionVector,
     },
-    /// What an interval of another node changed in a page homed here is in the page's frame.
+    /// A frame of a page homed here contains the changes of another node's interval.
     Applied {
         /// The page.
         page: PageId,
-        /// Whose interval.
+        /// The node whose interval it is.
         writer: NodeId,
-        /// Which.
+        /// The number of the interval.
         seq: IntervalSeq,
         /// The length of the diff; 0 when only the version advances.
         bytes: u32,
     },
-    /// From now on the node takes these pages for homed on another node than before, or than their region says.
+    /// From now on the node takes `to` for the home of these pages, instead of the earlier home or that of
+    /// their region's rule.
     Moved {
         /// The pages.
         pages: PageSet,
-        /// Their home.
+        /// Their new home.
         to: NodeId,
     },
     /// The node has ended an interval.
@@ -97,7 +98,8 @@ pub enum Fact {
         /// The pages that it changed.
         pages: PageSet,
     },
-    /// What the node's threads do from now on is ordered after these intervals of other nodes, and those before them.
+    /// Later actions of the node's threads are ordered after these intervals of other nodes, and those before
+    /// them.
     Seen {
         /// The entries that grew, by ascending node.
         grown: Vec<(NodeId, IntervalSeq)>,
@@ -105,7 +107,7 @@ pub enum Fact {
 }
 
 impl Fact {
-    /// What [`Fact::Seen`] says of two timestamps of the node `me`, if anything grew.
+    /// Returns the [`Fact::Seen`] for two timestamps of the node `me`, or `None` if nothing grew.
     pub fn seen(me: NodeId, before: &VectorTimestamp, now: &VectorTimestamp) -> Option<Fact> {
         let others = NodeId::all(now.nodes() as u16).filter(|node| *node != me);
         let grown = others.filter(|node| now.get(*node) > before.get(*node));

@@ -1,20 +1,23 @@
 //! Home-based lazy release consistency.
 //!
-//! Read first: Zhou, Iftode, Li, *Performance Evaluation of Two Home-Based Lazy Release Consistency Protocols for
-//! Shared Virtual Memory Systems*, OSDI 1996, its section on protocols; for intervals, vector timestamps and write
-//! notices Keleher, Cox, Zwaenepoel, *Lazy Release Consistency for Software Distributed Shared Memory*, ISCA 1992.
+//! Read first: Zhou, Iftode, Li, *Performance Evaluation of Two Home-Based Lazy Release Consistency Protocols
+//! for Shared Virtual Memory Systems*, OSDI 1996, its section on protocols; for intervals, vector timestamps
+//! and write notices Keleher, Cox, Zwaenepoel, *Lazy Release Consistency for Software Distributed Shared
+//! Memory*, ISCA 1992.
 //!
 //! Tests: `check/tests/all/hlrc.rs`, and there `page_axioms.rs`, `moves.rs`, `supplies.rs`, `explore.rs`,
 //! `golden.rs` and `endurance.rs`.
 //!
 //! A node's execution is divided into **intervals** that end at releases. When one ends, each page written in
-//! it is compared with its **twin** and the **diff** goes to the page's **home**, whose copy is thus always up to
-//! date. An acquirer is told, in **write notices**, which pages changed in intervals it has not seen, and
-//! invalidates them; a later fault fetches the whole page from the home, which waits until every interval that
-//! the faulting node's notices name has reached it. Nobody ever asks a writer for a diff, and diffs live no longer
-//! than the message that carries them.
+//! it is compared with its **twin**, and the **diff** goes to the page's **home**, whose copy is therefore
+//! always up to date. **Write notices** inform an acquirer which pages changed in intervals that it has not
+//! seen, and it invalidates them. A later fault fetches the whole page from the home, which waits until every
+//! interval that the faulting node's notices name has reached it. No node ever asks a writer for a diff, and
+//! a diff lives no longer than the message that carries it.
+//! live no longer than the message that carries them.
 //!
-//! A page on one node, with the names of [`State`]. *Valid*: the copy has all that notices name.
+//! The states of a page on one node, with the names of [`State`]. *Valid*: the copy has all changes that
+//! notices name.
 //!
 //! | state | valid | access | twin | load faults | store faults |
 //! |---|---|---|---|---|---|
@@ -30,16 +33,17 @@
 //! | home, written | – | Write | no | – | – |
 //! | home, shared, unguarded | – | Write | no | – | – |
 //! | home, diffs missing | – | None | no | wait for the diffs | the same |
-//! | coming (see `moves.rs`) | – | None | no | wait for the page | the same |
+//! | coming (see `protocol/src/moves.rs`) | – | None | no | wait for the page | the same |
 //!
 //! A release takes *dirty* to *clean* (diff) and *home, written* to *home, shared, clean* (notice only). A
 //! notice takes a copy to *absent* or *invalidated*, and a home page to *diffs missing* until they come. A
-//! home page that has been written after each fetch is left writable at the next ones, *unguarded*: it counts
-//! as written, up to the barrier that makes it exclusive (`tracking.rs`).
+//! home page that was written after each fetch stays writable at the next fetches, *unguarded*: it counts as
+//! written up to the barrier that makes it exclusive (`tracking.rs`).
 //!
-//! Where the host tracks writes asynchronously ([`WriteTracking::Async`](crate::WriteTracking)) stores to all but long pages
-//! ([`FAULTING_FROM_GRANULES`](crate::FAULTING_FROM_GRANULES)) never fault on a page that is here. The host
-//! notes stores to *watched* pages, and a release asks which pages those are. The rows that differ:
+//! If the host tracks writes asynchronously ([`WriteTracking::Async`](crate::WriteTracking)), stores to a
+//! present page never fault, except on long pages
+//! ([`FAULTING_FROM_GRANULES`](crate::FAULTING_FROM_GRANULES)). The host notes stores to *watched* pages, and
+//! a release asks which pages were written. The rows that differ:
 //!
 //! | state | valid | access | twin | load faults | store faults |
 //! |---|---|---|---|---|---|
@@ -51,47 +55,53 @@
 //! | home, shared, watched | – | watched | no | – | – |
 //! | home, resting | – | None | no | → home, shared, watched | the same |
 //!
-//! The twin is kept from the fetch on. At a release it becomes twin + diff, never the page, which siblings
-//! may be writing. A copy that no thread has written for [`RESTING_AFTER_RELEASES`] gives its twin and its
-//! place in the scan up, and is *closed*; a home page likewise, and is *resting*.
+//! The twin is kept from the fetch on. At a release it becomes twin + diff, never the page, because sibling
+//! threads may be writing the page. A copy that no thread has written for [`RESTING_AFTER_RELEASES`] releases
+//! gives up its twin and its place in the scan, and is *closed*; a home page in the same situation is
+//! *resting*.
 //!
-//! Where the host is short of memory copies become absent, dirty ones when a release has sent their diffs
-//! (`leaving.rs`).
+//! If the host is short of memory, copies become absent, dirty ones after a release has sent their diffs.
+//! Home pages lose their access before their frames go to a disk (`leaving.rs`).
 //!
-//! Several threads a node: they share the node's pages, so only what crosses nodes is the engine's business. A node arrives at a
-//! collective when all threads of its team have come. Other threads may go on and synchronise meanwhile, so a grant may
-//! reach a node before the departure that its sender has seen: it waits for that; and knowledge that is later than an arrival
-//! is passed on with the next one (`beyond`).
+//! Threads of a node share its pages, so the engine handles only what crosses nodes. A node arrives at a
+//! collective when all threads of its team have come. Other threads may go on and synchronise meanwhile, so a
+//! grant may reach a node before the departure that its sender has seen; the grant then waits for the
+//! departure. Knowledge that is later than an arrival is passed on with the next arrival (`beyond`).
 //!
-//! Copies come one by one as they are touched, or many in a message: `copies.rs` asks, sends and installs.
-//! What comes before it is touched is chosen elsewhere ([`crate::anticipation`]): this protocol tells what
-//! happens to its copies, and fetches what is proposed. The nodes meet along a tree ([`crate::barrier`]).
+//! Copies are fetched one by one as they are touched, or many in a message: `copies.rs` requests, sends and
+//! installs them. [`crate::anticipation`] chooses the pages that are fetched before they are touched; this
+//! protocol reports what happens to its copies, and fetches what is proposed. Moves of homes are also
+//! separate (`protocol/src/moves.rs`); of them this protocol contains only `moving.rs`, which lets pages rest
+//! and leave. The nodes meet along a tree ([`crate::barrier`]).
 //!
 //! Deviations from the paper:
 //! - An unlock that no other node waits for does not end the interval; the release takes place when another
 //!   node asks for the lock (see [`crate::lock`]).
-//! - An acquire does not end the interval. A dirty page that it invalidates keeps its twin, and the page that is
-//!   fetched later is merged: bytes in which it differs from the twin go into frame and twin.
+//! - An acquire does not end the interval. A dirty page that it invalidates keeps its twin, and the page that
+//!   is fetched later is merged: bytes in which it differs from the twin go into frame and twin.
 //! - The log of intervals keeps only each writer's latest notice for a page (see [`crate::interval`]).
-//! - A home page of which no other node holds a copy is *exclusive*: it is written without faults or notices. The first
-//!   fetch makes it shared, and counts it as written in the open interval. A barrier that carries a notice of it, after
-//!   which all copies are void, makes it exclusive again unless it was fetched after the interval had ended.
-//! - Atomic words are operated on at the home. The operating node's next interval carries a notice for the page and an
-//!   empty diff advances its version, so plain loads elsewhere see the word after the next acquire. That holds for
-//!   loads too: who has seen another node's change passes it on.
-//! - Where the fabric can read other nodes' memory, the faulting thread copies the page out of the home's frame itself, and the home does
-//!   nothing. So that this is a fetch like any other, the home publishes which intervals its frames hold (the page's version, but
-//!   for all its pages at once), and learns its readers from what they announce before they copy: at its next release it treats a newly
-//!   announced page as written. Any doubt is settled by a request. See `one_sided.rs`, which argues why this is right.
+//! - A home page of which no other node holds a copy is *exclusive*: it is written without faults or notices.
+//!   The first fetch makes it shared, and counts it as written in the open interval. A barrier that carries a
+//!   notice of it, after which all copies are void, makes it exclusive again unless it was fetched after the
+//!   interval had ended.
+//! - Atomic words are operated on at the home. The operating node's next interval carries a notice for the
+//!   page and an empty diff advances its version, so plain loads elsewhere see the word after the next
+//!   acquire. That holds for loads too: a thread that has seen another node's change passes it to later
+//!   acquirers.
+//! - Where the fabric can read other nodes' memory, the faulting thread copies the page out of the home's
+//!   frame itself, and the home does nothing. So that this is a fetch like any other, the home publishes
+//!   which intervals its frames hold (like the page's version, but for all its pages at once), and learns its
+//!   readers from what they announce before they copy: at its next release it treats a newly announced page
+//!   as written. In any doubt the reader sends a request. `one_sided.rs` argues why this is correct.
 
 mod atomics;
-mod claims;
 mod comparing;
 mod copies;
 mod early;
 mod leaving;
-mod moves;
+mod moving;
 mod one_sided;
+mod ordered;
 mod state;
 mod tracking;
 mod unasked;
@@ -101,55 +111,58 @@ use std::collections::{BTreeMap, VecDeque};
 use hiroba_base::{
     Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector,
 };
-use hiroba_wire::{Ahead, AtomicOperation, HomeMoves, Message, PageDiff, Ticket};
+use hiroba_wire::{Ahead, AtomicOperation, HomeMoves, Message, PageDiff};
 use rustc_hash::FxHashMap;
 
+use self::atomics::AtomicTargets;
 use self::comparing::Comparisons;
 use self::leaving::Leaving;
-use self::moves::Moves;
 use self::one_sided::Reach;
+use self::ordered::Ordered;
 pub use self::state::State;
 use self::state::{Circumstances, Homed};
 pub use self::tracking::RESTING_AFTER_RELEASES;
 use self::tracking::{Leave, Watch};
 use crate::anticipation::{Anticipation, Touch};
+use crate::batches::Flush;
 use crate::coherence::{Coherence, PageMove, Site, WordOperation};
 use crate::exclusive_runs::ExclusiveRuns;
 use crate::home::{HomePolicy, Located};
+use crate::moves::Moves;
 use crate::thread::wanted_beyond;
 use crate::words::{Client, Turns};
 use crate::{Done, Effect, Expected, Fact, Outcome, ProtocolError, Waiter, diff, unexpected};
 
-/// Diffs for one home are sent when they reach this many bytes, so that a long release overlaps with the network and no
-/// message grows with the number of dirty pages.
-pub(crate) const FLUSH_BATCH_BYTES: usize = 48 << 10;
-
 /// Home-based lazy release consistency on one node.
 #[derive(Debug, Default)]
 pub struct Hlrc {
-    /// Data races are looked for: see [`Hlrc::looking_for_races`].
+    /// True while data races are looked for: see [`Hlrc::looking_for_races`].
     looks_for_races: bool,
-    /// While data races are looked for: pages to which the program was given access in the open interval.
+    /// Pages that the program got access to in the open interval. Used while data races are looked for.
     given: PageSet,
-    /// Whose frames this node reads itself, and who reads its own.
+    /// The nodes whose frames this node reads itself, and those that read this node's frames.
     reach: Reach,
+    /// Fetches that are ordered with the changes before them.
+    ordered: Ordered,
     pages: FxHashMap<PageId, Page>,
-    /// Pages written in the open interval: copies with a twin, and shared home pages. With asynchronous tracking only those
-    /// that are known to be (or must be taken to be) before the host is asked.
+    /// Pages written in the open interval: copies with a twin, and shared home pages. With asynchronous
+    /// tracking, only those that are known to be written, or must be assumed to be, before the host is asked.
     pub(crate) written: PageSet,
     watch: Watch,
     /// Pages homed elsewhere on whose atomic words this node operated in the open interval.
     operated_on: PageSet,
-    /// Copies of which the home has been sent some of what the open interval changed, before its end: see [`crate::aurc`].
+    /// Copies of which the home has already received a part of the open interval's changes: see
+    /// [`crate::aurc`].
     pub(crate) sent_early: PageSet,
     comparisons: Comparisons,
-    /// What the interval that is being closed owes to each home.
+    /// The diffs that the interval that is being closed must send to each home.
     flushes: BTreeMap<NodeId, Flush>,
-    /// `Effect::Atomic`s that the host has not answered yet, in order: who wants the result, and of which word (page and offset).
+    /// `Effect::Atomic`s that the host has not answered yet, in order: the client that wants the result, and
+    /// the word (page and offset).
     atomics: VecDeque<(Client, PageId, u32)>,
-    /// Atomic operations under way at other homes, by waiting thread.
-    atomic_targets: FxHashMap<Ticket, AtomicTarget>,
-    /// Of the words homed here.
+    /// Atomic operations under way at other homes.
+    atomic_targets: AtomicTargets,
+    /// The numbers of operations on words that are homed here.
     turns: Turns,
     exclusive_runs: ExclusiveRuns,
     moves: Moves,
@@ -160,31 +173,33 @@ pub struct Hlrc {
 #[derive(Debug, Default)]
 struct Page {
     access: Access,
-    /// A copy that satisfies all notices seen. Unused on the home.
+    /// True for a copy that satisfies all notices seen. Unused on the home.
     valid: bool,
-    /// The host keeps a twin.
+    /// True if the host keeps a twin.
     twin: bool,
-    /// The host notes writes (asynchronous tracking).
+    /// True if the host notes writes (asynchronous tracking).
     watched: bool,
-    /// In which release it was last written or begun to be watched.
+    /// The release at which it was last written or began to be watched.
     busy_at: u32,
-    /// The intervals that the copy holds; on the home, those whose diffs have come.
-    held: VersionVector,
-    /// What notices demand beyond `held`.
+    /// The intervals that the frame contains; on the home, those whose diffs have come.
+    version: VersionVector,
+    /// The intervals that notices demand beyond `version`.
     needed: VersionVector,
-    /// Home: another node may hold a copy.
+    /// Home: true if another node may hold a copy.
     shared: bool,
-    /// Home: another node has fetched the page since the last notice of a write here.
+    /// Home: true if another node has fetched the page since the last notice of a write here.
     served: bool,
-    /// Home: it is exclusive, or was until a notice came, and may have been written without notice.
+    /// Home: true if it is exclusive, or was until a notice came, and may have been written without notice.
     unnoticed: bool,
-    /// Home, shared: it runs free and nobody watches it, so it counts as written in every interval (asynchronous tracking).
+    /// Home, shared: true if accesses do not fault and are not watched, so that it counts as written in every
+    /// interval (asynchronous tracking).
     unguarded: bool,
-    /// Home: at how many fetches it need not be watched.
+    /// Home: the fetches at which it need not be watched.
     leave: Leave,
-    /// Home: threads have operated on atomic words in it.
+    /// Home: true if threads have operated on its atomic words.
     has_words: bool,
-    /// A request is under way (copy), or diffs are awaited (home): who waits, and for which access.
+    /// A request under way (copy), or awaited diffs (home): the waiting threads, and the access that they
+    /// want.
     fetch: Option<Fetch>,
     /// Home: requests that wait for diffs.
     pending: Vec<PendingRequest>,
@@ -194,7 +209,7 @@ struct Page {
 struct Fetch {
     waiters: Vec<Waiter>,
     wants_write: bool,
-    /// A thread waits, or has waited, for it.
+    /// True if a thread waits, or has waited, for it.
     demanded: bool,
 }
 
@@ -210,31 +225,16 @@ enum HomeRequest {
     Atomic { client: Client, offset: u32, operation: AtomicOperation },
 }
 
-/// Of an atomic operation under way at another home.
-#[derive(Debug)]
-struct AtomicTarget {
-    page: PageId,
-    offset: u32,
-    /// The page has been read from the home's frame meanwhile, or has moved: nobody knows whether what is here now is from before or after the
-    /// operation, or after later ones.
-    overtaken: bool,
-}
-
-#[derive(Debug, Default)]
-struct Flush {
-    diffs: Vec<(PageId, Vec<u8>)>,
-    bytes: usize,
-}
-
 impl Hlrc {
-    /// Nothing is allocated yet.
+    /// Returns the protocol with no pages allocated.
     pub fn new() -> Hlrc {
         Hlrc::default()
     }
 
-    /// Makes every write of every interval show as a diff, and the first load from each page as a fault, so that the host can
-    /// hold concurrent ones against each other (see [`crate::races`]): home pages have twins too, none is exclusive, an
-    /// acquire takes all access away, and pages that no thread has touched yet have none. Much slower.
+    /// Makes each write of each interval show as a diff, and the first load from each page as a fault, so
+    /// that the host can compare concurrent intervals (see [`crate::races`]). Home pages have twins too, no
+    /// page is exclusive, an acquire takes all access away, and a page that no thread has touched has no
+    /// access. Much slower.
     pub fn looking_for_races() -> Hlrc {
         Hlrc { looks_for_races: true, ..Hlrc::new() }
     }
@@ -247,7 +247,7 @@ impl Hlrc {
         site.protect(page_id, access);
     }
 
-    /// What the program may do with the page without a fault is set by an effect that follows.
+    /// Notes the program's access to the page. An effect that sets it follows.
     fn set_access(&mut self, page_id: PageId, access: Access) {
         let page = self.pages.entry(page_id).or_default();
         page.access = access;
@@ -257,7 +257,7 @@ impl Hlrc {
         }
     }
 
-    /// Whether the host notes writes to any page.
+    /// Returns true if the host notes writes to any page.
     pub(crate) fn watches_any(&self) -> bool {
         !self.watch.pages.is_empty()
     }
@@ -270,7 +270,7 @@ impl Hlrc {
         site.out.push(Effect::Twin { page: page_id, page_bytes });
     }
 
-    /// Sets the access of pages, in as few effects as they have runs.
+    /// Sets the access of pages with one effect for each run.
     fn protect_set(&mut self, site: &mut Site, pages: &PageSet, access: Access) {
         pages.iter().for_each(|page_id| self.set_access(page_id, access));
         if self.looks_for_races && access > Access::None {
@@ -279,7 +279,7 @@ impl Hlrc {
         site.protect_all(pages, access);
     }
 
-    /// The row that a page is in of which this node knows something; none if it fits no row.
+    /// Returns the row of a page that this node has state of, or `None` if it fits no row.
     fn state_of(&self, site: &Site, page: Located, known: &Page) -> Option<State> {
         let Located { page: page_id, home, .. } = page;
         let homed = match home == site.me {
@@ -297,8 +297,8 @@ impl Hlrc {
         State::of(known, around)
     }
 
-    /// While data races are looked for: what the program had access to in the interval that is being closed, and has not any more. The first
-    /// touch of each page in the next one faults.
+    /// Returns the pages that the program could access in the interval that is being closed and cannot any
+    /// more, while data races are looked for. The first touch of each page in the next interval faults.
     fn take_given(&mut self) -> PageSet {
         assert!(self.looks_for_races, "else pages stay accessible beyond a release");
         let mut taken = PageSet::new();
@@ -314,8 +314,9 @@ impl Hlrc {
 
 /// Faults: a copy is fetched whole from its home (Zhou, Iftode, Li).
 impl Hlrc {
-    /// Absent → clean or dirty by one round trip to the home (Zhou, Iftode, Li); clean, closed → dirty by a
-    /// twin (Keleher, Cox, Zwaenepoel: multiple writers); home, shared, clean → home, written without one.
+    /// Handles a fault. Absent → clean or dirty by one round trip to the home (Zhou, Iftode, Li); clean,
+    /// closed → dirty by a twin (Keleher, Cox, Zwaenepoel: multiple writers); home, shared, clean → home,
+    /// written without a twin.
     fn handle_fault(&mut self, site: &mut Site, located: Located, wanted: Access, waiter: Option<Waiter>) {
         let Located { page: page_id, home, .. } = located;
         let page = self.pages.entry(page_id).or_default();
@@ -323,7 +324,7 @@ impl Hlrc {
         if page.access >= wanted {
             // Two threads faulted on one page, or the host had to lower access for its own reasons.
             if page.watched {
-                // It may have forgotten with the access whether the page was written.
+                // With the access the host may have lost the information whether the page was written.
                 self.written.insert(page_id);
                 self.watch(site, page_id);
             } else {
@@ -334,7 +335,7 @@ impl Hlrc {
             page.wait(wanted, waiter);
             return;
         } else if home == site.me {
-            self.moves.choice.note_touch(&site.homes, site.me, site.me, page_id);
+            self.moves.touched(site, page_id, site.me);
             self.grant_home_access(site, located, wanted);
         } else if page.valid {
             let touch = if page.access == Access::None { Touch::Opened } else { Touch::Written };
@@ -367,11 +368,11 @@ impl Hlrc {
             return self.give_own(site, located);
         }
         if !page.shared && !self.looks_for_races {
-            if !page.unnoticed && page.held.is_empty() {
+            if !page.unnoticed && page.version.is_empty() {
                 return self.give_own(site, located);
             }
             if page.access == Access::Read {
-                // Its readers have dropped what they had, and it is written again.
+                // Its readers have dropped their copies, and it is written again.
                 page.leave.renew();
             }
             page.unnoticed = true;
@@ -389,8 +390,7 @@ impl Hlrc {
         }
     }
 
-    /// The program has touched a page homed here to which it has no access: it may use the page, and those of
-    /// its run.
+    /// Gives the program access to a page homed here that it has touched, and to the pages of its run.
     fn give_own(&mut self, site: &mut Site, touched: Located) {
         let Hlrc { exclusive_runs, pages, moves, .. } = self;
         let is_in_the_way = |page_id: PageId| {
@@ -424,10 +424,11 @@ impl Page {
     }
 }
 
-/// The home's side: it applies diffs as they come, and serves a page when it holds what the request names.
+/// The home's side: applies diffs as they come, and serves a page once it has the intervals that the request
+/// names.
 impl Hlrc {
-    /// A request names the intervals that the page must hold; where some are missing it waits for their diffs
-    /// (Zhou, Iftode, Li: the home compares versions).
+    /// Handles a request, which names the intervals that the page must hold. If some are missing, the request
+    /// waits for their diffs (Zhou, Iftode, Li: the home compares versions).
     fn handle_home_request(
         &mut self,
         site: &mut Site,
@@ -437,7 +438,7 @@ impl Hlrc {
     ) {
         let is_coming = self.moves.is_coming(page_id);
         let page = self.pages.entry(page_id).or_default();
-        if page.held.covers(needed) && !is_coming {
+        if page.version.covers(needed) && !is_coming {
             self.serve(site, page_id, request);
         } else {
             page.pending.push(PendingRequest { needed: needed.clone(), request });
@@ -447,20 +448,20 @@ impl Hlrc {
     fn serve(&mut self, site: &mut Site, page_id: PageId, request: HomeRequest) {
         match request {
             HomeRequest::Page(to) => {
-                self.moves.choice.note_touch(&site.homes, site.me, to, page_id);
-                self.send_pages(site, to, &[page_id]);
+                self.moves.touched(site, page_id, to);
+                self.send_in_order(site, to, &[page_id]);
             }
             HomeRequest::Atomic { client, offset, operation } => {
                 self.pages.entry(page_id).or_default().has_words = true;
-                self.moves.claims.note_words(page_id);
+                self.moves.operated_on(page_id);
                 self.atomics.push_back((client, page_id, offset));
                 site.out.push(Effect::Atomic { page: page_id, offset, operation });
             }
         }
     }
 
-    /// Diffs are applied when they come, and kept no longer (Zhou, Iftode, Li). Home, diffs missing → home,
-    /// shared, clean with the last of them.
+    /// Applies diffs when they come and keeps none (Zhou, Iftode, Li). The last missing one takes the page
+    /// from home, diffs missing → home, shared, clean.
     fn handle_diffs(
         &mut self,
         site: &mut Site,
@@ -473,14 +474,14 @@ impl Hlrc {
         for diff in diffs {
             self.check_diff(site, diff)?;
             let PageDiff { page: page_id, runs } = *diff;
-            let held = self.pages.get(&page_id).map_or(0, |page| page.held.get(writer));
+            let held = self.pages.get(&page_id).map_or(0, |page| page.version.get(writer));
             if held > seq {
                 let got = format!("one of interval {seq} behind interval {held}");
                 return Err(unexpected(Expected::DiffsInOrder, got));
             }
-            // Its writer names a page again only to say that the interval's last diff has come.
+            // The writer names a page again only to mark the interval's last diff.
             let says_nothing = held == seq && runs.is_empty();
-            if !says_nothing && !self.moves.keep_diff(diff, writer, seq, false) {
+            if !says_nothing && !self.moves.keeps_diff(diff, writer, seq, false) {
                 self.apply_diff(site, page_id, writer, seq, runs);
                 self.serve_pending(site, page_id);
             }
@@ -491,12 +492,12 @@ impl Hlrc {
         Ok(())
     }
 
-    /// Has the host make room for what these diffs fill for the first time.
+    /// Has the host prepare frames for pages that these diffs fill for the first time.
     fn make_room(&self, site: &mut Site, diffs: &[PageDiff<'_>]) {
         let is_empty = |page: &Located| {
             let known = self.pages.get(&page.page);
             page.home == site.me
-                && known.is_none_or(|known| known.held.is_empty() && known.access == Access::None)
+                && known.is_none_or(|known| known.version.is_empty() && known.access == Access::None)
         };
         let filled = diffs.iter().filter(|diff| !diff.runs.is_empty());
         let located = filled.filter_map(|diff| site.homes.locate(diff.page)).filter(is_empty);
@@ -505,7 +506,7 @@ impl Hlrc {
         site.out.extend(runs.map(|pages| Effect::MakeRoom { pages: *pages }));
     }
 
-    /// Whether a diff fits a page that is homed here.
+    /// Checks that a diff fits a page that is homed here.
     fn check_diff(&self, site: &Site, diff: &PageDiff<'_>) -> Result<(), ProtocolError> {
         let PageDiff { page: page_id, runs } = *diff;
         let located = site.homes.locate(page_id);
@@ -526,12 +527,12 @@ impl Hlrc {
         assert!(site.is_home(page_id), "{page_id}: diffs are applied at its home");
         self.change_frame(site, page_id, writer, seq, runs);
         let page = self.pages.entry(page_id).or_default();
-        page.held.advance(writer, seq);
-        page.needed.retain_beyond(&page.held);
-        self.moves.note_whole(page_id, &page.held);
+        page.version.advance(writer, seq);
+        page.needed.retain_beyond(&page.version);
+        self.moves.applied(page_id, &page.version);
     }
 
-    /// Changes the frame of a page that is homed here, and notes by whom, but not its version.
+    /// Changes the frame of a page that is homed here and notes the writer, but leaves the version unchanged.
     fn change_frame(
         &mut self,
         site: &mut Site,
@@ -543,21 +544,20 @@ impl Hlrc {
         if !runs.is_empty() {
             if self.looks_for_races && self.pages.get(&page_id).is_some_and(|page| page.access > Access::None)
             {
-                // What the program has stored there is looked at before it is overwritten: nothing may be stored in between.
+                // The host compares the program's stores to the page before they are overwritten. No store
+                // may happen in between.
                 self.protect(site, page_id, Access::None);
             }
             site.out.push(Effect::Apply { page: page_id, runs: runs.to_vec() });
         }
         site.tell(|| Some(Fact::Applied { page: page_id, writer, seq, bytes: runs.len() as u32 }));
-        self.moves.choice.note_modified(page_id, writer, runs.len());
-        // It may have come there with others before anybody touched it.
-        self.moves.choice.note_touch(&site.homes, site.me, writer, page_id);
+        self.moves.modified(site, page_id, writer, runs.len());
     }
 
     fn serve_pending(&mut self, site: &mut Site, page_id: PageId) {
         let page = self.pages.entry(page_id).or_default();
         if !page.pending.is_empty() {
-            let held = &page.held;
+            let held = &page.version;
             let ready: Vec<_> = page.pending.extract_if(.., |pending| held.covers(&pending.needed)).collect();
             ready.into_iter().for_each(|pending| self.serve(site, page_id, pending.request));
         }
@@ -575,12 +575,12 @@ impl Hlrc {
 /// Releases: closing an interval, diffs to the homes (Zhou, Iftode, Li; Barli, Watanabe, Sakai, Tanaka,
 /// section 2.3, of HLRC).
 impl Hlrc {
-    /// The interval ends. Dirty → clean; home, written → home, shared, clean.
+    /// Ends the interval. Dirty → clean; home, written → home, shared, clean.
     fn close_interval(&mut self, site: &mut Site) {
         let seq = site.closing();
         assert!(self.flushes.is_empty(), "what the interval before owed to homes is sent");
         if !site.closes_for_move() {
-            self.send_withheld(site);
+            self.moves.send_withheld(site);
         }
         let mut written = std::mem::take(&mut self.written);
         written.extend(&self.watch.unguarded);
@@ -592,18 +592,18 @@ impl Hlrc {
         let mut copies = Vec::new();
         for page_id in written.iter() {
             let home_here = site.is_home(page_id);
-            if home_here && self.moves.are_on(site) {
-                self.moves.choice.note_written_here(page_id, site.me, site.page_bytes(page_id));
+            if home_here {
+                self.moves.written_here(site, page_id);
             }
             let page = self.pages.entry(page_id).or_default();
-            // One that is unguarded still counts as written until the barrier that follows makes it exclusive.
+            // An unguarded page still counts as written until the barrier that follows makes it exclusive.
             if page.access == Access::Write && !page.unguarded && !site.is_async(page_id) {
                 page.access = Access::Read;
                 lowered.insert(page_id);
             }
-            assert!(page.held.get(site.me) <= seq, "{page_id}: versions only grow");
+            assert!(page.version.get(site.me) <= seq, "{page_id}: versions only grow");
             if home_here {
-                page.held.advance(site.me, seq);
+                page.version.advance(site.me, seq);
                 page.served = false;
                 site.note_changed(page_id);
             }
@@ -611,7 +611,8 @@ impl Hlrc {
                 copies.push(page_id);
             }
         }
-        // Stores must fault, or be noted, again before the page is compared, or a sibling's store could miss both diffs.
+        // Stores must fault, or be noted, again before the page is compared. Otherwise a sibling's store
+        // could be missing in both diffs.
         if self.looks_for_races {
             site.protect_all(&self.take_given(), Access::None);
         } else {
@@ -625,7 +626,7 @@ impl Hlrc {
             .map(|page_id| {
                 let page = pages.entry(page_id).or_default();
                 assert!(page.twin, "{page_id}: only what has a twin is compared");
-                // What a home page had a twin for is over.
+                // The use of a home page's twin is over.
                 page.twin = page.watched && !site.is_home(page_id);
                 (page_id, page.twin)
             })
@@ -633,40 +634,41 @@ impl Hlrc {
         comparisons.begin(site, compared);
     }
 
-    /// The page has changed in the interval that is being closed.
+    /// Handles the page's diff, which shows that it changed in the interval that is being closed.
     fn handle_diff(&mut self, site: &mut Site, page_id: PageId, runs: Vec<u8>) {
         let home = site.locate(page_id).home;
         let seq = site.closing();
         site.note_changed(page_id);
-        let before = self.pages.get(&page_id).map_or(0, |page| page.held.get(site.me));
+        let before = self.pages.get(&page_id).map_or(0, |page| page.version.get(site.me));
         assert!(before <= seq, "{page_id}: a copy holds no interval of this node that has yet to end");
         if home == site.me {
             let page = self.pages.entry(page_id).or_default();
-            page.held.advance(site.me, seq);
+            page.version.advance(site.me, seq);
             page.served = false;
             return;
         }
-        self.send_withheld_of(site, page_id);
-        let Some(runs) = self.withhold(site, page_id, runs) else { return };
+        let (moves, pages) = self.moving();
+        let Some(runs) = moves.withhold(site, &pages, page_id, runs) else {
+            self.pages.entry(page_id).or_default().version.advance(site.me, seq);
+            return;
+        };
         let flush = self.flushes.entry(home).or_default();
-        // Not before there is more to send, since the last message must say that it is the last.
-        let full = flush.bytes >= FLUSH_BATCH_BYTES;
-        let batch = full.then(|| std::mem::take(flush));
-        flush.bytes += runs.len();
-        flush.diffs.push((page_id, runs));
+        // Send a batch only when there is more to send, since the last message must say that it is the last.
+        let batch = flush.is_full().then(|| std::mem::take(flush));
+        flush.add(page_id, runs);
         let page = self.pages.entry(page_id).or_default();
-        page.held.advance(site.me, seq);
+        page.version.advance(site.me, seq);
         if page.fetch.is_some() {
             // The reply on its way may have left the home before this diff reaches it.
             page.needed.advance(site.me, seq);
         }
         if let Some(batch) = batch {
-            send_flush(site, home, seq, false, &batch);
+            batch.send(site, home, seq, false);
         }
     }
 
     fn finish_flush(&mut self, site: &mut Site) {
-        // Changed at their homes already, which no diff need show.
+        // These pages have changed at their homes already, without a diff.
         let mut owed = std::mem::take(&mut self.operated_on);
         owed.extend(&std::mem::take(&mut self.sent_early));
         for page_id in owed.iter() {
@@ -676,40 +678,26 @@ impl Hlrc {
         }
         let seq = site.closing();
         for (home, flush) in std::mem::take(&mut self.flushes) {
-            let is_all = !self.moves.claims.withholds_from(home, seq);
-            if !is_all {
-                self.moves.claims.leave_unfinished(home, flush.diffs[0].0, seq);
-            }
-            send_flush(site, home, seq, is_all, &flush);
+            let is_all = self.moves.sends_all(home, flush.first_page(), seq);
+            flush.send(site, home, seq, is_all);
         }
     }
-}
-
-fn send_flush(site: &mut Site, home: NodeId, seq: IntervalSeq, last: bool, flush: &Flush) {
-    assert_ne!(home, site.me, "a home makes no diffs for itself");
-    assert!(!flush.diffs.is_empty(), "a home is told what has changed");
-    debug_assert_eq!(
-        flush.bytes,
-        flush.diffs.iter().map(|(_, runs)| runs.len()).sum(),
-        "all runs are counted"
-    );
-    let diffs = flush.diffs.iter().map(|(page, runs)| PageDiff { page: *page, runs }).collect();
-    site.out.send(home, &Message::Diffs { seq, last, diffs });
 }
 
 /// Acquires: learning what changed from write notices (Keleher, Cox, Zwaenepoel).
 impl Hlrc {
-    /// Clean, dirty → absent, invalidated; a home page → home, diffs missing, until they come.
+    /// Handles a notice. Clean, dirty → absent, invalidated; a home page → home, diffs missing, until they
+    /// come.
     fn note_needed(&mut self, writer: NodeId, seq: IntervalSeq, page_id: PageId, voided: &mut PageSet) {
         let page = self.pages.entry(page_id).or_default();
-        if page.held.get(writer) < seq {
+        if page.version.get(writer) < seq {
             page.needed.advance(writer, seq);
-            self.moves.claims.note_other_writer(page_id);
+            self.moves.noticed(page_id);
             self.void(page_id, voided);
         }
     }
 
-    /// What this node has of the page is not good any more; a page that it had access to is added to `voided`.
+    /// Makes this node's copy of the page invalid. A page that the program could access is added to `voided`.
     fn void(&mut self, page_id: PageId, voided: &mut PageSet) {
         let page = self.pages.entry(page_id).or_default();
         let was_valid = std::mem::take(&mut page.valid);
@@ -722,8 +710,9 @@ impl Hlrc {
         page.access = Access::None;
         voided.insert(page_id);
         if std::mem::take(&mut page.watched) {
-            // It may have been written: that shows when it is compared with its twin. A home page has none and must be taken to be
-            // written. Unless the host knows better, see `end_invalidation`.
+            // The page may have been written. A copy shows that when it is compared with its twin. A home
+            // page has no twin and must be assumed to be written, unless the host knows better: see
+            // `end_invalidation`.
             if self.written.insert(page_id) {
                 self.watch.voided.insert(page_id);
             }
@@ -735,12 +724,13 @@ impl Hlrc {
     }
 }
 
-/// After a barrier.
+/// Barriers.
 impl Hlrc {
-    /// After a collective everybody has heard of this node's writes and dropped older copies: home pages that nobody has
-    /// fetched since are exclusive again.
+    /// Makes home pages exclusive again that no node has fetched since this node's last write. After a
+    /// collective all nodes have the notices of this node's writes and have dropped older copies.
     ///
-    /// A page that was written again since the node's arrival is not: the copies that hold what it was then are good.
+    /// A page that was written again since the node's arrival stays shared, because copies of its content at
+    /// the arrival are valid.
     fn reclaim_exclusive_pages(&mut self, site: &mut Site, all_have_seen: &VectorTimestamp) {
         let seen = all_have_seen.get(site.me);
         for notice in site.log.of(site.me).into_iter().filter(|notice| notice.seq <= seen) {
@@ -799,6 +789,14 @@ impl Coherence for Hlrc {
         self.ask_to_operate(site, operation);
     }
 
+    fn go_on_after_release(&mut self, site: &mut Site, page: PageId) {
+        self.send_after_release(site, page);
+    }
+
+    fn order_fetches(&mut self) {
+        self.begin_order();
+    }
+
     fn prefetch(&mut self, site: &mut Site, ranges: &[PageRange]) {
         let (anticipation, copies) = self.anticipate();
         let fetches = anticipation.hinted(site, &copies, ranges);
@@ -811,7 +809,10 @@ impl Coherence for Hlrc {
         from: NodeId,
         message: &Message<'_>,
     ) -> Result<(), ProtocolError> {
-        if self.defers(site, from, message) {
+        if self.moves.defers(site, from, message) {
+            return Ok(());
+        }
+        if self.come_before_notices(site, from, message) {
             return Ok(());
         }
         match message {
@@ -926,7 +927,8 @@ impl Coherence for Hlrc {
     }
 
     fn give_away(&mut self, site: &mut Site) -> Vec<HomeMoves> {
-        self.choose_moves(site)
+        let (moves, pages) = self.moving();
+        moves.arrives(site, &pages)
     }
 
     fn handle_moves(&mut self, site: &mut Site, moves: &[PageMove]) -> Result<(), ProtocolError> {
@@ -946,7 +948,7 @@ impl Coherence for Hlrc {
     }
 
     fn hand_over(&mut self, site: &mut Site, lock: LockId, to: NodeId, seen: &VectorTimestamp) {
-        self.send_withheld(site);
+        self.moves.send_withheld(site);
         self.send_with_lock(site, lock, to, seen);
     }
 

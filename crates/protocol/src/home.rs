@@ -1,4 +1,5 @@
-//! Homes: which node's copy of a page collects the diffs, and which other node's should ([`HomeChoice`]).
+//! Homes: the node whose copy of a page collects the diffs, and the node that should be the home
+//! ([`HomeChoice`]).
 
 mod choice;
 
@@ -8,43 +9,44 @@ use rustc_hash::FxHashMap;
 
 pub use self::choice::{HomeChoice, HomePolicy, HomeUse, MoveThreshold};
 
-/// The homes of all allocated pages. A rule a region, not an entry a page, so it costs nothing to allocate much.
+/// The homes of all allocated pages: a rule for each region, not an entry for each page, so that large
+/// allocations cost nothing.
 #[derive(Debug)]
 pub struct HomeMap {
     nodes: u16,
-    /// Disjoint, by ascending first granule.
+    /// Regions, disjoint, by ascending first granule.
     regions: Vec<Region>,
     has_first_touches: bool,
-    /// Pages that are not where their region places them.
+    /// Pages whose home is not the one of their region's rule.
     moved: FxHashMap<PageId, NodeId>,
 }
 
 #[derive(Debug)]
 struct Region {
     granules: PageRange,
-    /// What its rule counts from: itself, or what it is a part of.
+    /// The range that its rule counts from: the region itself, or the whole that it is a part of.
     whole: PageRange,
     granules_per_page: u64,
     placement: Placement,
-    /// How many of its pages follow each other on one node, where it is placed in blocks.
+    /// The number of consecutive pages on one node, if it is placed in blocks.
     pages_per_block: u64,
 }
 
-/// How a region is laid out.
+/// The layout of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The whole region.
     pub granules: PageRange,
     /// The length of its pages.
     pub granules_per_page: u64,
-    /// Where they are homed.
+    /// The rule for the pages' homes.
     pub placement: Placement,
 }
 
-/// Where a granule belongs.
+/// The page and home of a granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Located {
-    /// The page that holds it.
+    /// The page that contains it.
     pub page: PageId,
     /// The page's length.
     pub granules: u64,
@@ -53,14 +55,14 @@ pub struct Located {
 }
 
 impl Located {
-    /// The page's granules.
+    /// Returns the page's granules.
     pub fn span(&self) -> PageRange {
         PageRange { first: self.page, count: self.granules }
     }
 }
 
 impl HomeMap {
-    /// No page is allocated yet.
+    /// Returns a map with no pages allocated.
     pub fn new(nodes: u16) -> HomeMap {
         assert!(nodes > 0, "some node is a page's home");
         HomeMap { nodes, regions: Vec::new(), has_first_touches: false, moved: FxHashMap::default() }
@@ -71,8 +73,8 @@ impl HomeMap {
         self.add_part(granules, granules, granules_per_page, placement);
     }
 
-    /// Declares the part `granules` of a region: whole pages, homed as the whole is. The other parts are other regions to
-    /// whoever asks which pages belong together.
+    /// Declares the part `granules` of a region: whole pages, homed as in the whole region. To callers that
+    /// ask which pages belong together, the other parts are other regions.
     pub fn add_part(
         &mut self,
         granules: PageRange,
@@ -96,7 +98,8 @@ impl HomeMap {
         self.regions.insert(at, region);
     }
 
-    /// The runs of pages of one home that a region of `granules` will have, in order: where it has not been added, too.
+    /// Returns the runs of pages of one home that a region will have, in order. The region need not have been
+    /// added.
     pub fn runs(&self, layout: &Layout) -> impl Iterator<Item = (PageRange, NodeId)> + use<> {
         let Layout { granules, granules_per_page, placement } = *layout;
         let nodes = u64::from(self.nodes);
@@ -115,7 +118,8 @@ impl HomeMap {
         })
     }
 
-    /// The page of a granule and its home; `None` when it is not allocated (or not yet heard of here).
+    /// Returns the page of a granule and its home, or `None` if it is not allocated, as far as this node
+    /// knows.
     pub fn locate(&self, granule: PageId) -> Option<Located> {
         let located = self.placed(granule)?;
         match self.moved.get(&located.page) {
@@ -124,23 +128,23 @@ impl HomeMap {
         }
     }
 
-    /// Where the region's rule places the page of a granule.
+    /// Returns the page of a granule and its home by the region's rule.
     fn placed(&self, granule: PageId) -> Option<Located> {
         self.region_of(granule).map(|region| region.locate(granule, u64::from(self.nodes)))
     }
 
-    /// Whether the region of a page has it go to the node that is the first to touch it.
+    /// Returns true if the region of a page places it on its first toucher.
     pub fn is_by_first_touch(&self, page: PageId) -> bool {
         self.has_first_touches
             && self.region_of(page).is_some_and(|region| region.placement == Placement::FirstTouch)
     }
 
-    /// Whether this node is the one to see who is the first to touch a page, which goes there.
+    /// Returns true if this node decides which node is the page's first toucher, to which the page moves.
     pub fn sees_first_touch(&self, me: NodeId, page: PageId) -> bool {
         self.is_by_first_touch(page) && self.placed(page).is_some_and(|placed| placed.home == me)
     }
 
-    /// Whether pages of any region go to the node that is the first to touch them.
+    /// Returns true if pages of any region move to their first touchers.
     pub fn has_first_touches(&self) -> bool {
         self.has_first_touches
     }
@@ -159,22 +163,22 @@ impl HomeMap {
         }
     }
 
-    /// Whether the granule belongs to a page.
+    /// Returns true if the granule belongs to a page.
     pub fn is_allocated(&self, granule: PageId) -> bool {
         self.region_of(granule).is_some()
     }
 
-    /// The page's home; `None` when it is not allocated (or not yet heard of here).
+    /// Returns the page's home, or `None` if it is not allocated, as far as this node knows.
     pub fn home_of(&self, page: PageId) -> Option<NodeId> {
         self.locate(page).map(|located| located.home)
     }
 
-    /// The granules of the region that holds this one.
+    /// Returns the granules of the region that contains this one.
     pub fn region_around(&self, granule: PageId) -> Option<PageRange> {
         self.region_of(granule).map(|region| region.granules)
     }
 
-    /// The parts of a range that are allocated, a region at a time, by ascending granule.
+    /// Returns the allocated parts of a range, one for each region, by ascending granule.
     pub fn regions_in(&self, range: PageRange) -> impl Iterator<Item = PageRange> + '_ {
         let first = self.regions.partition_point(|region| region.granules.end() <= range.first);
         let regions =
@@ -185,7 +189,8 @@ impl HomeMap {
         })
     }
 
-    /// The pages of a range that begins with one of them, up to its end or to a granule that is not allocated.
+    /// Returns the pages of a range that begins with one of them, up to its end or to a granule that is not
+    /// allocated.
     pub fn pages_in(&self, range: PageRange) -> impl Iterator<Item = Located> + '_ {
         let mut next = range.first;
         std::iter::from_fn(move || {
@@ -195,7 +200,7 @@ impl HomeMap {
         })
     }
 
-    /// The granules of the pages, in as few ranges as they have.
+    /// Returns the granules of the pages, in as few ranges as possible.
     pub fn spans(&self, pages: &PageSet) -> Vec<PageRange> {
         let mut spans: Vec<PageRange> = Vec::new();
         let mut add = |span: PageRange| match spans.last_mut() {
@@ -237,7 +242,7 @@ impl Region {
     }
 
     fn locate(&self, granule: PageId, nodes: u64) -> Located {
-        // Powers of two: this is looked up for every page of every release.
+        // Powers of two, because this is computed for every page of every release.
         debug_assert!(self.granules.contains(granule), "{granule}: it is of this region");
         let index = (granule.0 - self.whole.first.0) >> self.granules_per_page.trailing_zeros();
         let home = match self.placement {

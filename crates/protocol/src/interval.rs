@@ -1,11 +1,11 @@
-//! The log of intervals: which write notices a node can pass on to whoever acquires from it.
+//! The log of intervals: the write notices that a node can pass on to nodes that acquire from it.
 //!
-//! TreadMarks keeps every interval record until a global collection. Where pages have homes that is not needed: a
-//! fetch brings the whole page at its home's present version, so of all notices of one writer for one page only
-//! the **latest** says anything. The log therefore moves a page from its writer's older interval to the newer one
-//! and forgets intervals that become empty. It never holds more than one entry for each pair of writer and
-//! page, however many locks change hands between two barriers; a barrier, after which everybody has seen
-//! everything, empties it (but for intervals that ended while their node waited there).
+//! TreadMarks keeps every interval record until a global collection. If pages have homes, that is not needed:
+//! a fetch brings the whole page at its home's present version, so of all notices of one writer for one page
+//! only the **latest** matters. The log therefore moves a page from its writer's older interval to the newer
+//! one and forgets intervals that become empty. It never has more than one entry for each pair of writer and
+//! page, however many locks change hands between two barriers. A barrier, after which all nodes have seen all
+//! intervals, empties it, except for intervals that ended while their node waited there.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ struct WriterLog {
 }
 
 impl IntervalLog {
-    /// An empty log of a job of `nodes` nodes.
+    /// Returns an empty log of a job of `nodes` nodes.
     pub fn new(nodes: u16) -> IntervalLog {
         IntervalLog { writers: NodeId::all(nodes).map(|_| WriterLog::default()).collect() }
     }
@@ -65,7 +65,7 @@ impl IntervalLog {
         }
     }
 
-    /// The notices that someone who has seen `timestamp` lacks.
+    /// Returns the notices that a node that has seen `timestamp` lacks.
     pub fn beyond(&self, timestamp: &VectorTimestamp) -> Vec<IntervalNotice> {
         assert_eq!(timestamp.nodes(), self.writers.len(), "a timestamp speaks of all nodes");
         let mut notices = Vec::new();
@@ -78,7 +78,7 @@ impl IntervalLog {
         notices
     }
 
-    /// The notices of one writer.
+    /// Returns the notices of one writer.
     pub fn of(&self, node: NodeId) -> Vec<IntervalNotice> {
         let intervals = &self.writers[node.index()].intervals;
         intervals
@@ -87,12 +87,12 @@ impl IntervalLog {
             .collect()
     }
 
-    /// The latest interval of a writer that has changed the page, as far as the log knows.
+    /// Returns the latest interval of a writer in the log that has changed the page.
     pub fn latest(&self, node: NodeId, page: PageId) -> Option<IntervalSeq> {
         self.writers[node.index()].latest.get(&page).copied()
     }
 
-    /// Forgets what everybody has seen: all intervals up to `timestamp`.
+    /// Forgets the intervals that all nodes have seen: those up to `timestamp`.
     pub fn forget_through(&mut self, timestamp: &VectorTimestamp) {
         assert_eq!(timestamp.nodes(), self.writers.len(), "a timestamp speaks of all nodes");
         for (index, writer) in self.writers.iter_mut().enumerate() {
@@ -106,12 +106,12 @@ impl IntervalLog {
         }
     }
 
-    /// How many pairs of writer and page the log holds.
+    /// Returns the number of pairs of writer and page in the log.
     pub fn len(&self) -> usize {
         self.writers.iter().map(|writer| writer.latest.len()).sum()
     }
 
-    /// Whether the log holds nothing.
+    /// Returns true if the log is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

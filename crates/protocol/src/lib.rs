@@ -1,11 +1,12 @@
 //! Coherence protocols as sans-IO engines.
 //!
-//! An [`Engine`] is a state machine. The host — a real node, or a simulator — tells it what happened
-//! (`handle_*`) and carries out what it wants done ([`Engine::poll_effect`]). Engines do no IO, start no threads,
-//! read no clock and touch no page: the same engine runs in a process per node and in a simulated cluster inside
-//! one thread.
+//! An [`Engine`] is a state machine. The host — a real node, or a simulator — reports events to it
+//! (`handle_*`) and carries out its effects ([`Engine::poll_effect`]). Engines do no IO, start no threads,
+//! read no clock and touch no page: the same engine runs in a process per node and in a simulated cluster
+//! inside one thread.
 //!
-//! Each protocol is one file that can be read beside its paper: start with [`hlrc`], or with [`sc`], the oldest.
+//! Each protocol is one file that can be read beside its paper: start with [`hlrc`], or with [`sc`], the
+//! oldest.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +14,7 @@ pub mod adaptive;
 pub mod anticipation;
 pub mod aurc;
 pub mod barrier;
+mod batches;
 pub mod coherence;
 mod coherences;
 pub mod cond;
@@ -29,6 +31,7 @@ pub mod home;
 pub mod interval;
 pub mod lock;
 pub mod lrc;
+mod moves;
 pub mod outbox;
 mod protocols;
 pub mod races;

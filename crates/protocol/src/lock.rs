@@ -1,30 +1,32 @@
 //! Queue locks with direct hand-over.
 //!
-//! Every lock has a **manager**, a fixed node that knows the lock's **tail**: the node that asked last. A request
-//! goes to the manager, which forwards it to the tail and makes the requester the new tail; so each node has at
-//! most one successor, and the holder hands the lock straight to it, together with the write notices that the
-//! successor lacks. A lock that nobody wants stays where it was used last: taking it again costs no message.
+//! Every lock has a **manager**, a fixed node that knows the lock's **tail**: the node that requested it
+//! last. A request goes to the manager, which forwards it to the tail and makes the requester the new tail.
+//! So each node has at most one successor, and the holder hands the lock directly to it, together with the
+//! write notices that the successor lacks. A lock that no node wants stays at its last user: taking it again
+//! costs no message.
 //!
 //! ```text
 //!   requester ──LockRequest──▶ manager ──LockForward──▶ tail ──LockGrant──▶ requester
 //! ```
 //!
-//! Under a lazy protocol an unlock that no other node waits for does nothing but free the lock: the interval
-//! stays open, and the lock is *unreleased*. When another node asks for it, this node closes the interval
-//! first ([`LockAction::Release`]), and the lock leaves with what that made known. The writes of a critical
-//! section are thus in a closed interval before its lock leaves the node, which is all that lazy release
-//! consistency requires. A release for another reason, such as a barrier, serves all locks that were unreleased
-//! when it began. A release that turns out to be long belongs on the unlocker's time, not on the requester's:
-//! then the next unlocks of that lock close the interval themselves.
+//! Under a lazy protocol an unlock that no other node waits for only frees the lock: the interval stays open,
+//! and the lock is *unreleased*. When another node requests it, this node first closes the interval
+//! ([`LockAction::Release`]), and the lock leaves with the notices of that. The writes of a critical section
+//! are thus in a closed interval before its lock leaves the node, as lazy release consistency requires. A
+//! release for another reason, such as a barrier, serves all locks that were unreleased when it began. A long
+//! release belongs on the unlocker's time, not on the requester's: after one, the next unlocks of that lock
+//! close the interval themselves.
 //!
-//! `trylock` must not enter the queue. The manager asks the tail (`LockTryForward`) and holds back other requests
-//! for that lock until the tail has said whether it granted (`LockTryOutcome`), so the tail it knows is never stale.
+//! `trylock` must not enter the queue. The manager asks the tail (`LockTryForward`) and queues other requests
+//! for that lock until the tail has reported whether it granted (`LockTryOutcome`), so the tail that the
+//! manager knows is never outdated.
 //!
 //! | here          | `token` | `holder` | `requested` | meaning |
 //! |---------------|---------|----------|-------------|---------|
 //! | absent        | no      | –        | no          | elsewhere |
-//! | asked for     | no      | –        | yes         | on its way; `successor` may be known already |
-//! | idle          | yes     | –        | no          | granted at once to whoever asks |
+//! | requested     | no      | –        | yes         | on its way; `successor` may be known already |
+//! | idle          | yes     | –        | no          | granted at once to the node that asks |
 //! | unreleased    | yes     | –        | no          | granted at once to threads here; another node becomes `successor` and waits for a release |
 //! | held          | yes     | a thread | no          | `successor` gets it at release |
 
@@ -40,10 +42,10 @@ use crate::{Expected, Misuse, ProtocolError, Waiter, unexpected};
 /// deferred.
 const DEFERRED_PAGES_MAX: u64 = 16;
 
-/// How many unlocks that concerns.
+/// The number of unlocks that are not deferred after a long release.
 const UNLOCKS_NOT_DEFERRED: u8 = 15;
 
-/// What the protocol must do for a lock.
+/// An action that the protocol must carry out for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LockAction {
     /// Send a message (to this node itself too).
@@ -53,13 +55,13 @@ pub enum LockAction {
         /// The message.
         message: Message<'static>,
     },
-    /// Send a `LockGrant` with what the receiver lacks.
+    /// Send a `LockGrant` with the notices that the receiver lacks.
     Grant {
         /// The next holder.
         to: NodeId,
         /// The lock.
         lock: LockId,
-        /// What it has seen.
+        /// The intervals that it has seen.
         timestamp: VectorTimestamp,
         /// The number of its hold.
         turn: u64,
@@ -72,21 +74,21 @@ pub enum LockAction {
         waiter: Waiter,
         /// The lock.
         lock: LockId,
-        /// How many holds there were before, by whomever.
+        /// The number of earlier holds of the lock, on all nodes.
         turn: u64,
     },
-    /// `trylock` found it taken.
+    /// `trylock` failed, because the lock is held.
     Refused(Waiter),
 }
 
-/// The locks as one node sees them, and those that it manages.
+/// The state of locks on one node, and of those that it manages.
 #[derive(Debug)]
 pub struct Locks {
     me: NodeId,
     nodes: u16,
     local: FxHashMap<LockId, Local>,
     managed: FxHashMap<LockId, Managed>,
-    /// Releases of this node that have begun, and that have ended. One takes place at a time.
+    /// The numbers of releases of this node that have begun, and that have ended. One takes place at a time.
     releases_begun: u64,
     releases_ended: u64,
 }
@@ -94,28 +96,28 @@ pub struct Locks {
 #[derive(Debug, Default)]
 struct Local {
     token: bool,
-    /// With the token: how many holds have begun. It travels with the token.
+    /// With the token, which it travels with: the number of holds that have begun.
     turns: u64,
     holder: Option<Waiter>,
     requested: bool,
     trying: Option<Waiter>,
-    /// Threads of this node, at most one entry each.
+    /// Threads of this node that wait, at most one entry each.
     queue: VecDeque<Waiter>,
     successor: Option<(NodeId, VectorTimestamp)>,
-    /// The last unlock was deferred: how many releases had begun before it.
+    /// Set if the last unlock was deferred: the number of releases that had begun before it.
     unlocked_after: Option<u64>,
-    /// How many more unlocks are not deferred.
+    /// The number of further unlocks that are not deferred.
     undeferred: u8,
 }
 
 impl Local {
-    /// A thread here may have it at once.
+    /// Returns true if a thread here may have the lock at once.
     fn is_idle(&self) -> bool {
         self.token && self.holder.is_none() && self.successor.is_none()
     }
 
-    /// Whether some write of a past hold may be in the open interval. The release that ends it begins after
-    /// the unlock.
+    /// Returns true if a write of an earlier hold may be in the open interval. The release that ends it
+    /// begins after the unlock.
     fn is_unreleased(&self, releases_ended: u64) -> bool {
         self.unlocked_after.is_some_and(|begun| releases_ended <= begun)
     }
@@ -142,9 +144,9 @@ impl Local {
 #[derive(Debug)]
 struct Managed {
     tail: NodeId,
-    /// A `LockTryForward` is out.
+    /// True if a `LockTryForward` has not been answered.
     trying: bool,
-    /// Requests that came meanwhile: at most one a node.
+    /// Requests that came meanwhile: at most one for each node.
     deferred: VecDeque<Deferred>,
 }
 
@@ -156,7 +158,7 @@ struct Deferred {
 }
 
 impl Locks {
-    /// No lock has been used yet.
+    /// Returns the state in which no lock has been used yet.
     pub fn new(me: NodeId, nodes: u16) -> Locks {
         assert!(me.0 < nodes, "node {me} is one of the job's {nodes}");
         Locks {
@@ -169,40 +171,41 @@ impl Locks {
         }
     }
 
-    /// The node begins to end an interval.
+    /// Notes that the node begins to end an interval.
     pub fn note_release_begins(&mut self) {
         assert_eq!(self.releases_begun, self.releases_ended, "one release takes place at a time");
         self.releases_begun += 1;
     }
 
-    /// It has ended it.
+    /// Notes that the node has ended an interval.
     pub fn note_release_ended(&mut self) {
         self.releases_ended += 1;
         assert_eq!(self.releases_begun, self.releases_ended, "a release that ends has begun");
     }
 
-    /// The locks that threads of this node hold, and which.
+    /// Returns the locks that threads of this node hold, with the threads.
     pub fn held(&self) -> impl Iterator<Item = (LockId, Waiter)> + '_ {
         self.local.iter().filter_map(|(lock, local)| Some((*lock, local.holder?)))
     }
 
-    /// The smallest of them.
+    /// Returns the smallest lock that is held.
     pub fn any_held(&self) -> Option<LockId> {
         self.held().map(|(lock, _)| lock).min()
     }
 
-    /// Whether `waiter` holds `lock`.
+    /// Returns true if `waiter` holds `lock`.
     pub fn is_held_by(&self, lock: LockId, waiter: Waiter) -> bool {
         self.local.get(&lock).is_some_and(|local| local.holder == Some(waiter))
     }
 
-    /// The thread that holds the lock, and the number of its hold.
+    /// Returns the thread that holds the lock, and the number of its hold.
     pub fn hold_of(&self, lock: LockId) -> Option<(Waiter, u64)> {
         let local = self.local.get(&lock)?;
         Some((local.holder?, local.turns.wrapping_sub(1)))
     }
 
-    /// A message about a lock other than its grant, which brings more than the lock; `None` when it is none.
+    /// Handles a message about a lock, except its grant, which contains more than the lock. Returns `None`
+    /// for other messages.
     pub fn handle_message(
         &mut self,
         from: NodeId,
@@ -238,7 +241,7 @@ impl Locks {
         Ok(Some(actions))
     }
 
-    /// A thread wants the lock.
+    /// Acquires the lock for a thread, or queues it.
     pub fn acquire(
         &mut self,
         lock: LockId,
@@ -258,7 +261,7 @@ impl Locks {
         Ok(local.request(lock, manager, seen).into_iter().collect())
     }
 
-    /// A thread wants the lock if it is free.
+    /// Acquires the lock for a thread if it is free.
     pub fn try_acquire(&mut self, lock: LockId, waiter: Waiter, seen: &VectorTimestamp) -> LockAction {
         let manager = lock.manager(self.nodes);
         let local = self.local(lock);
@@ -273,12 +276,12 @@ impl Locks {
         LockAction::Send { to: manager, message: Message::LockTry { lock, timestamp: seen.clone() } }
     }
 
-    /// Whether the holder may give the lock up with its interval open ([`Locks::unlock_unreleased`]).
+    /// Returns true if the holder may give up the lock with its interval open ([`Locks::unlock_unreleased`]).
     pub fn may_defer(&self, lock: LockId) -> bool {
         self.local.get(&lock).is_some_and(|local| local.undeferred == 0 && local.successor.is_none())
     }
 
-    /// The holder gives the lock up, and its interval stays open. A thread of this node may get it.
+    /// Gives up the lock with the interval open. A thread of this node may get it.
     pub fn unlock_unreleased(&mut self, lock: LockId) -> Option<LockAction> {
         let begun = self.releases_begun;
         let local = self.local(lock);
@@ -290,8 +293,8 @@ impl Locks {
         Some(local.begin_hold(lock, next))
     }
 
-    /// The interval that the node's last holds belong to is closed, and changed this many pages: the lock
-    /// goes to the node that waits for it.
+    /// Hands the lock to the node that waits for it. The interval of this node's last holds is closed, and
+    /// changed this many pages.
     pub fn hand_over_released(
         &mut self,
         lock: LockId,
@@ -313,7 +316,7 @@ impl Locks {
         actions
     }
 
-    /// The holder gives the lock up. Its writes are already on their way to their homes.
+    /// Gives up the lock. The holder's writes are already on their way to their homes.
     pub fn release(&mut self, lock: LockId, seen: &VectorTimestamp) -> Vec<LockAction> {
         let manager = lock.manager(self.nodes);
         let local = self.local(lock);
@@ -333,7 +336,7 @@ impl Locks {
         actions
     }
 
-    /// The lock has come to this node, for the hold of this number.
+    /// Handles that the lock has come to this node, for the hold of this number.
     pub fn handle_grant(&mut self, lock: LockId, turn: u64) -> Result<LockAction, ProtocolError> {
         let local = self.local(lock);
         if local.token || !(local.requested || local.trying.is_some()) {
@@ -349,7 +352,7 @@ impl Locks {
         Ok(local.begin_hold(lock, waiter))
     }
 
-    /// The manager says who comes next.
+    /// Handles the manager's message which node comes next.
     pub fn handle_forward(
         &mut self,
         lock: LockId,
@@ -372,7 +375,7 @@ impl Locks {
         Ok(None)
     }
 
-    /// The manager asks whether `requester` may have the lock at once.
+    /// Handles the manager's question whether `requester` may have the lock at once.
     pub fn handle_try_forward(
         &mut self,
         lock: LockId,
@@ -384,7 +387,7 @@ impl Locks {
         let local = self.local(lock);
         let granted = local.is_idle();
         let answer = if granted && local.is_unreleased(ended) {
-            // It is as good as granted: threads of this node queue behind the requester.
+            // The lock counts as granted: threads of this node queue behind the requester.
             local.successor = Some((requester, timestamp));
             LockAction::Release(lock)
         } else if granted {
@@ -396,7 +399,7 @@ impl Locks {
         [answer, LockAction::Send { to: manager, message }]
     }
 
-    /// The tail had the lock taken.
+    /// Handles that the lock was held at the tail.
     pub fn handle_try_refused(
         &mut self,
         lock: LockId,
@@ -414,7 +417,7 @@ impl Locks {
         Ok(actions)
     }
 
-    /// Manager: a node wants the lock.
+    /// Handles, on the manager, a node's request for the lock.
     pub fn handle_request(
         &mut self,
         lock: LockId,
@@ -431,7 +434,7 @@ impl Locks {
         Some(managed.forward(lock, request))
     }
 
-    /// Manager: the tail has answered a `LockTryForward`.
+    /// Handles, on the manager, the tail's answer to a `LockTryForward`.
     pub fn handle_try_outcome(&mut self, lock: LockId, requester: NodeId, granted: bool) -> Vec<LockAction> {
         let managed = self.managed(lock);
         managed.trying = false;
@@ -465,7 +468,7 @@ impl Locks {
 }
 
 impl Local {
-    /// Asks the manager once, however many threads wait here.
+    /// Sends one request to the manager, however many threads wait here.
     fn request(&mut self, lock: LockId, manager: NodeId, seen: &VectorTimestamp) -> Option<LockAction> {
         if self.token || self.requested || self.trying.is_some() {
             return None;
@@ -503,7 +506,7 @@ mod tests {
     const WAITER: Waiter = Waiter(0);
     const SIBLING: Waiter = Waiter(1);
 
-    /// The locks of node 0 of two, which manages `LOCK`, and what it has seen.
+    /// Returns the locks of node 0 of two, which manages `LOCK`, and the intervals that it has seen.
     fn manager() -> (Locks, VectorTimestamp) {
         (Locks::new(NodeId(0), 2), VectorTimestamp::new(2))
     }
@@ -525,7 +528,7 @@ mod tests {
     fn a_lock_leaves_behind_a_release_that_began_after_its_unlock() {
         let (mut locks, seen) = manager();
         locks.acquire(LOCK, WAITER, &seen).unwrap();
-        // It may have collected what was written before the last store of the hold.
+        // It may have collected the written pages before the last store of the hold.
         locks.note_release_begins();
         assert!(locks.may_defer(LOCK));
         assert_eq!(locks.unlock_unreleased(LOCK), None);

@@ -1,15 +1,18 @@
-//! Lazy release consistency without homes: diffs stay with their writers until somebody asks.
+//! Lazy release consistency without homes: diffs stay with their writers until a node asks for them.
 //!
-//! Read first: Keleher, Cox, Zwaenepoel, *Lazy Release Consistency for Software Distributed Shared Memory*, ISCA 1992, for intervals, vector
-//! timestamps, write notices and why all that may be lazy; Keleher, Dwarkadas, Cox, Zwaenepoel, *TreadMarks: Distributed Shared Memory on
-//! Standard Workstations and Operating Systems*, USENIX Winter 1994, its section on data structures and the one on lazy diff creation.
+//! Read first: Keleher, Cox, Zwaenepoel, *Lazy Release Consistency for Software Distributed Shared Memory*,
+//! ISCA 1992, for intervals, vector timestamps, write notices and why all of these may be lazy; Keleher,
+//! Dwarkadas, Cox, Zwaenepoel, *TreadMarks: Distributed Shared Memory on Standard Workstations and Operating
+//! Systems*, USENIX Winter 1994, its section on data structures and the one on lazy diff creation.
 //!
 //! Tests: `check/tests/all/lrc.rs`, and there `explore.rs`, `golden.rs` and `endurance.rs`.
 //!
-//! A node's execution is divided into **intervals** that end at releases. An acquirer is told, in **write notices**, which pages changed in
-//! intervals that it has not seen, and invalidates them. A later fault asks each writer that the notices name for the **diffs** of its
-//! intervals, one message a writer, and applies them to what it has of the page, in an order that agrees with happens-before. A diff is
-//! made when it is asked for, or when the page's next change would blur it: a page that nobody else reads is never compared.
+//! A node's execution is divided into **intervals** that end at releases. **Write notices** inform an
+//! acquirer which pages changed in intervals that it has not seen, and it invalidates them. A later fault
+//! asks each writer that the notices name for the **diffs** of its intervals, one message for each writer,
+//! and applies them to its copy in an order that agrees with happens-before. A diff is made when it is
+//! requested, or when the page's next change would mix with it: a page that no other node reads is never
+//! compared.
 //!
 //! ```text
 //!   reader ──DiffsRequest (after, through)──▶ each writer ──DiffsReply──▶ reader
@@ -17,11 +20,12 @@
 //!   writer that keeps too much ──CatchUpRequest──▶ home (fetches diffs like any reader) ──Held──▶ writer, which forgets them
 //! ```
 //!
-//! A page on one node. *Held* are the intervals that the frame holds, *needed* those that notices name beyond them.
+//! The states of a page on one node. *Held* intervals are those that the frame contains; *needed* intervals
+//! are those that notices name beyond them.
 //!
 //! | state | copy | needed | twin | access | load faults | store faults |
 //! |---|---|---|---|---|---|---|
-//! | absent | no | – | none | None | ask the home, then writers → clean | the same, twin → dirty |
+//! | absent | no | – | none | None | fetch from the home, then from writers → clean | the same, twin → dirty |
 //! | clean | yes | – | none | Read | – | twin → dirty |
 //! | dirty | yes | – | open | Write | – | – |
 //! | closed | yes | – | closed | Read | – | make the diff, twin → dirty |
@@ -30,33 +34,42 @@
 //! | closed, invalidated | yes | some | closed | None | ask the writers, make the diff → clean | the same, twin → dirty |
 //! | home, exclusive | yes | – | none | Write (None before the first touch) | → Write | → Write |
 //!
-//! A release takes *dirty* to *closed* (write access goes, the twin stays, acquirers will be told); a request for its diff takes
-//! *closed* to *clean*. A notice takes each to its *invalidated* twin. The page's **home** differs from others in three things: it always has a
-//! copy, though not always the latest; until another node first asks for the page it writes without twins and notices; and it operates
-//! on the page's atomic words.
+//! A release takes *dirty* to *closed* (write access is removed, the twin stays, acquirers will get a
+//! notice); a request for its diff takes *closed* to *clean*. A notice takes each to its *invalidated*
+//! counterpart. The page's **home** differs from other nodes in three ways: it always has a copy, though not
+//! always the latest; until another node first requests the page, it writes the page without twins and
+//! notices; and it operates on the page's atomic words.
 //!
-//! **Why the order is right.** Each diff carries the page's **version** at its interval's end: the interval's vector timestamp, without the
-//! nodes that never wrote the page. If a write happens before another one of the same byte elsewhere, the second writer's copy held the first
-//! interval when it wrote, so the second version covers the first one and has more in it. Ordered by the sum of
-//! their versions' entries, diffs are in an order that agrees with happens-before; those that are concurrent change different bytes. Whoever takes a
-//! diff takes whatever its version names first, so what a frame holds is always closed under happens-before, and no
-//! diff comes that belongs below one that is applied already.
+//! **Why the order is correct.** Each diff carries the page's **version** at its interval's end: the
+//! interval's vector timestamp, without the nodes that never wrote the page. If a write happens before
+//! another write of the same byte elsewhere, the second writer's copy contained the first interval when it
+//! wrote, so the second version covers the first one and has more in it. Sorted by the sum of their versions'
+//! entries, diffs are in an order that agrees with happens-before; concurrent diffs change different bytes. A
+//! node that takes a diff first takes all intervals that its version names, so the content of a frame is
+//! always closed under happens-before, and no diff arrives that would belong before one that is applied
+//! already.
 //!
-//! **Merge, never overwrite.** Threads of a node may write the page while others' diffs come in: their runs go into frame and twin, and
-//! nothing else changes. A *closed* page's own diff is made first, since those runs would be lost from it. Whoever asks for a copy gets
-//! the twin of a *dirty* page: a store that the interval itself undoes is in no diff.
+//! **Merge, never overwrite.** Threads of a node may write the page while diffs of other nodes arrive: their
+//! runs go into frame and twin, and nothing else changes. A *closed* page's own diff is made first, because
+//! it would otherwise lack those runs. A node that requests a copy gets the twin of a *dirty* page: a store
+//! that the interval itself undoes is in no diff.
 //!
-//! **Collection.** Kept diffs grow with every hand-over of a lock. When a node keeps more than [`KEPT_BYTES_MAX`], it asks the homes of those
-//! pages to bring their copies up to date, and forgets each diff when its home says that it holds it. A node that asks for a diff
-//! that was forgotten gives its copy up, takes the home's, and regains from other writers (and its own diffs) what that lacks. This needs
-//! no barrier, so a program that never meets is bounded too. Notices are forgotten at barriers, as with homes.
+//! **Collection.** Kept diffs grow with every hand-over of a lock. When a node keeps more than
+//! [`KEPT_BYTES_MAX`], it asks the homes of those pages to bring their copies up to date, and discards each
+//! diff when its home reports that its copy contains it. A node that requests a discarded diff gives up its
+//! copy, takes the home's, and regains the intervals that this lacks from other writers and from its own
+//! diffs. This needs no barrier, so it also bounds a program without barriers. Notices are discarded at
+//! barriers, as in home-based protocols.
 //!
 //! Deviations from the papers:
 //! - An unlock that no other node waits for does not end the interval (see [`crate::lock`]).
 //! - An acquire does not end the interval, and a page may be dirty while others' diffs are applied to it.
-//! - Each writer is asked for its own diffs; one that dominates others is not asked for theirs.
-//! - The papers collect at barriers, where everybody validates or drops every page; here homes do, one page at a time, when it must be.
-//! - The log of intervals keeps only each writer's latest notice for a page (see [`crate::interval`]): requests are for all up to it.
+//! - Diffs are requested from their own writers; a writer whose interval dominates others is not asked for
+//!   the others' diffs.
+//! - The papers collect at barriers, where every node validates or drops every page; here homes validate, one
+//!   page at a time, when memory requires it.
+//! - The log of intervals keeps only each writer's latest notice for a page (see [`crate::interval`]):
+//!   requests are for all up to it.
 //! - Atomic words are operated on at the page's home: see `words.rs`.
 
 mod fetching;
@@ -89,98 +102,100 @@ pub struct Lrc {
     written: PageSet,
     /// Pages homed elsewhere on whose atomic words this node operated in the open interval.
     operated_on: PageSet,
-    /// What the host's next answers to `Diff` are for, in order.
+    /// The purposes of the host's next answers to `Diff`, in order.
     comparing: VecDeque<(PageId, Purpose)>,
     keeping: Keeping,
     /// Operations that the host is carrying out, in order.
     operating: VecDeque<(PageId, Operation)>,
-    /// Operations that were carried out while a release was open: their intervals are closed after it.
+    /// Operations that were carried out while a release was open. Their intervals are closed after it.
     performed: VecDeque<Performed>,
     /// The words of the operations under way at other homes, by waiting thread.
     operations_elsewhere: FxHashMap<Ticket, (PageId, u32)>,
-    /// Of the words homed here.
+    /// The numbers of operations on words that are homed here.
     turns: Turns,
 }
 
 #[derive(Debug, Default)]
 struct Page {
     access: Access,
-    /// There is a copy, of whatever age, with all that `held` says in it.
+    /// True if there is a copy, of whatever age, that contains all intervals of `version`.
     has_copy: bool,
-    /// Home: another node has asked for the page.
+    /// Home: true if another node has requested the page.
     shared: bool,
-    /// The intervals that the copy holds.
-    held: VersionVector,
-    /// What notices (and atomic operations) demand beyond `held`.
+    /// The intervals that the copy contains.
+    version: VersionVector,
+    /// The intervals that notices (and atomic operations) demand beyond `version`.
     needed: VersionVector,
-    /// What else the copy must come to hold: what others ask of the home, or what this node held before it gave its copy up.
+    /// Further intervals that the copy must contain: those that others request from the home, or that this
+    /// node had before it gave up its copy.
     owed: VersionVector,
     twin: Twin,
-    /// Own writes of the open interval that are in the twin too, as diffs: the interval's diff begins with
+    /// Diffs of own writes of the open interval that the twin contains too. The interval's diff begins with
     /// them.
     set_aside: Vec<Vec<u8>>,
     /// This node's own diffs, by ascending interval.
     kept: VecDeque<KeptDiff>,
-    /// Own diffs up to this interval are kept no more; the home's copy holds them.
+    /// The last interval whose own diff was discarded, with all before it, because the home's copy contains
+    /// it.
     collected: IntervalSeq,
     fetch: Option<Fetch>,
-    /// Home: operations on the page's words that wait for diffs: no more than the job has threads.
+    /// Home: operations on the page's words that wait for diffs: at most one for each thread of the job.
     operations: Vec<Operation>,
-    /// Home: who waits for the copy to hold what: no more than one entry a node.
-    hold_requests: Vec<(NodeId, VersionVector)>,
+    /// Home: nodes that wait until the copy has a version: at most one entry for each node.
+    catch_up_requests: Vec<(NodeId, VersionVector)>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Twin {
     #[default]
     None,
-    /// The page as it was before the open interval's writes.
+    /// The page before the open interval's writes.
     Open,
-    /// As it was before the writes of an interval that has ended, whose diff nobody has needed yet.
+    /// The page before the writes of an interval that has ended, whose diff has not been needed yet.
     Closed { seq: IntervalSeq, version: VersionVector },
 }
 
-/// How a copy is brought up to date.
+/// The progress of bringing a copy up to date.
 #[derive(Debug, Default)]
 struct Fetch {
     waiters: Vec<Waiter>,
-    /// A thread waits, or has waited, for it.
+    /// True if a thread waits, or has waited, for it.
     demanded: bool,
     wants_write: bool,
-    /// Only a hint asked for it.
+    /// True if only a hint requested it.
     hinted: bool,
-    /// The home has been asked for its copy.
+    /// True if the home has been asked for its copy.
     awaits_copy: bool,
-    /// It has come. It may lack intervals of this node itself.
+    /// True if that copy has come. It may lack intervals of this node itself.
     copy_came: bool,
-    /// Writers that have yet to send the last diff that they were asked for, and of which interval it is at most.
+    /// Writers that must still send the last requested diff, and the upper bound of its interval.
     writers: BTreeMap<NodeId, IntervalSeq>,
-    /// What came and is not applied yet.
+    /// Diffs that came and are not applied yet.
     received: Vec<ReceivedDiff>,
-    /// The intervals of which everything has come.
+    /// The intervals whose diffs have all come.
     gained: VersionVector,
-    /// What they build on.
+    /// The intervals that `gained` depends on.
     required: VersionVector,
-    /// A writer has forgotten what it was asked for.
+    /// True if a writer has discarded a requested diff.
     is_too_late: bool,
-    /// The copy is not the one that there was.
+    /// True if the copy replaces an earlier one.
     began_anew: bool,
 }
 
-/// Raises every entry to at least the other's.
+/// Raises every entry to at least that of `other`.
 fn raise(version: &mut VersionVector, other: &VersionVector) {
     other.entries().iter().for_each(|(node, seq)| version.advance(*node, *seq));
 }
 
 impl Page {
-    /// The copy is there and holds all that it must for this node's threads.
+    /// Returns true if there is a copy that contains all intervals that this node's threads must see.
     fn is_current(&self) -> bool {
         self.has_copy && self.needed.is_empty()
     }
 
-    /// All that this node knows of.
+    /// Returns all intervals of the page that this node knows of.
     fn known(&self) -> VersionVector {
-        let mut known = self.held.clone();
+        let mut known = self.version.clone();
         raise(&mut known, &self.needed);
         if !self.has_copy {
             raise(&mut known, &self.owed);
@@ -188,21 +203,22 @@ impl Page {
         known
     }
 
-    /// An interval of this node has ended that changed the page: its version, which is now held, or else must be.
+    /// Counts an interval of this node that has ended and changed the page. Returns the page's version, which
+    /// the copy contains now, or must come to contain.
     fn count_own(&mut self, me: NodeId, seq: IntervalSeq) -> VersionVector {
         if self.has_copy {
-            self.held.advance(me, seq);
+            self.version.advance(me, seq);
         } else {
             self.owed.advance(me, seq);
         }
         self.known()
     }
 
-    /// The copy holds more: what of it was wanted is not wanted any more.
+    /// Notes that the copy contains more intervals, which are not needed any more.
     fn hold(&mut self, version: &VersionVector) {
-        raise(&mut self.held, version);
-        self.needed.retain_beyond(&self.held);
-        self.owed.retain_beyond(&self.held);
+        raise(&mut self.version, version);
+        self.needed.retain_beyond(&self.version);
+        self.owed.retain_beyond(&self.version);
     }
 
     fn wait(&mut self, wanted: Access, waiter: Option<Waiter>) {
@@ -214,12 +230,13 @@ impl Page {
 }
 
 impl Lrc {
-    /// Nothing is allocated yet.
+    /// Returns the protocol with no pages allocated.
     pub fn new() -> Lrc {
         Lrc::default()
     }
 
-    /// Collects beyond so many bytes of diffs and twins instead of [`KEPT_BYTES_MAX`]: for tests.
+    /// Sets the number of bytes of diffs and twins beyond which to collect, instead of [`KEPT_BYTES_MAX`].
+    /// For tests.
     pub fn collecting_beyond(mut self, kept_bytes_max: u64) -> Lrc {
         self.keeping.bytes_max = kept_bytes_max;
         self
@@ -227,7 +244,7 @@ impl Lrc {
 
     fn page(&mut self, site: &Site, page_id: PageId) -> &mut Page {
         let page = self.pages.entry(page_id).or_default();
-        // A notice may be the first thing that is heard of a page, before its region.
+        // A notice may be the first message about a page, before its region is known.
         page.has_copy |= site.is_home(page_id);
         page
     }
@@ -237,7 +254,7 @@ impl Lrc {
         site.protect(page_id, access);
     }
 
-    /// Takes the program's access to a page away whose copy does not hold what it must.
+    /// Takes away the program's access to a page whose copy lacks intervals that it must contain.
     fn void(&mut self, site: &mut Site, page_id: PageId) {
         let page = self.page(site, page_id);
         if !page.needed.is_empty() && std::mem::take(&mut page.access) > Access::None {
@@ -247,10 +264,10 @@ impl Lrc {
     }
 }
 
-/// Faults on pages whose copy is good, and the end of the others'.
+/// Faults on pages whose copy is valid, and the completion of other faults.
 impl Lrc {
-    /// Lets the program at a copy that holds all that it must. Clean, closed → dirty by a store; home,
-    /// exclusive by any first touch.
+    /// Gives the program access to a copy that contains all that it must. Clean, closed → dirty by a store;
+    /// home, exclusive by any first touch.
     fn give(&mut self, site: &mut Site, page_id: PageId, wanted: Access) {
         let page = self.page(site, page_id);
         assert!(page.is_current(), "{page_id}: a copy that is given lacks nothing");
@@ -264,7 +281,7 @@ impl Lrc {
         }
     }
 
-    /// The first store of an interval makes a twin, so that several nodes may write the page at once
+    /// Makes a twin at the first store of an interval, so that several nodes may write the page at once
     /// (Keleher, Cox, Zwaenepoel: multiple writers). The diff of a closed page is made now at the latest
     /// (Keleher and others 1994: lazy diff creation). Clean, closed → dirty.
     fn begin_writing(&mut self, site: &mut Site, page_id: PageId) {
@@ -274,7 +291,7 @@ impl Lrc {
             Twin::Open => {}
             Twin::None => site.out.push(Effect::Twin { page: page_id, page_bytes }),
             Twin::Closed { seq, version } => {
-                // The twin, with that diff in it, is the page as it is now.
+                // The twin, with that diff in it, equals the page as it is now.
                 self.compare(site, page_id, true, Purpose::Keep { seq, version, for_request: None });
                 self.keeping.remove(page_id, u64::from(page_bytes));
             }
@@ -283,8 +300,8 @@ impl Lrc {
         self.protect(site, page_id, Access::Write);
     }
 
-    /// Home: another node asks for the page. From now on writes are noticed; what was written before is in whatever copy
-    /// anybody can get.
+    /// Marks a page homed here as shared, because another node requests it. From now on writes get notices;
+    /// what was written before is in every copy that a node can get.
     fn share(&mut self, site: &mut Site, page_id: PageId) -> Result<(), ProtocolError> {
         if !site.is_home(page_id) {
             return Err(unexpected(Expected::RequestToHome, format!("one for {page_id}")));
@@ -403,7 +420,7 @@ impl Coherence for Lrc {
         }
     }
 
-    /// The interval ends with a write notice of each page that it changed, and without a diff (Keleher, Cox,
+    /// Ends the interval with a write notice of each page that it changed, and without a diff (Keleher, Cox,
     /// Zwaenepoel for notices, Keleher and others 1994 for lazy diffs). Dirty → closed.
     fn close(&mut self, site: &mut Site) {
         let (me, seq) = (site.me, site.closing());
@@ -432,13 +449,14 @@ impl Coherence for Lrc {
             }
             site.note_changed(page_id);
         }
-        // Who has seen another node's operation passes it on: this interval's version names it.
+        // A node that has seen another node's operation passes it on: this interval's version names it.
         for page_id in operated_on.iter().filter(|page_id| !written.contains(*page_id)) {
             let version = self.page(site, page_id).count_own(me, seq);
             self.keep(page_id, KeptDiff { seq, version, runs: Vec::new() });
             site.note_changed(page_id);
         }
-        // Stores must fault again before the twin is compared, or a later one would be in two intervals' diffs.
+        // Stores must fault again before the twin is compared. Otherwise a later store would be in the diffs
+        // of two intervals.
         site.protect_all(&lowered, Access::Read);
     }
 
@@ -446,8 +464,8 @@ impl Coherence for Lrc {
         self.collect(site);
     }
 
-    /// A write notice invalidates what it names (Keleher, Cox, Zwaenepoel: the lazy invalidate protocol).
-    /// Clean, dirty, closed → the same, invalidated.
+    /// Handles a write notice, which invalidates the pages that it names (Keleher, Cox, Zwaenepoel: the lazy
+    /// invalidate protocol). Clean, dirty, closed → the same, invalidated.
     fn handle_notice(
         &mut self,
         site: &mut Site,
@@ -458,7 +476,7 @@ impl Coherence for Lrc {
     ) {
         let page = self.page(site, page_id);
         debug_assert_ne!(writer, site.me, "{page_id}: a node is not told of its own intervals");
-        if page.held.get(writer) >= seq {
+        if page.version.get(writer) >= seq {
             return;
         }
         page.needed.advance(writer, seq);

@@ -1,4 +1,4 @@
-//! What an engine has to say: to its host, to other nodes, and to itself.
+//! An engine's output: effects for its host, and messages to other nodes and to itself.
 
 use std::collections::VecDeque;
 
@@ -7,24 +7,25 @@ use hiroba_wire::Message;
 
 use crate::{Effect, Outcome, ProtocolError, Waiter};
 
-/// Effects that the host has yet to poll, and messages to this node itself.
+/// Effects that the host has not polled, and messages to this node itself.
 #[derive(Debug)]
 pub struct Outbox {
     me: NodeId,
     effects: VecDeque<Effect>,
-    /// As encoded bytes, so that they take the same path as others; messages of others that were kept back stand here too.
+    /// Encoded bytes, so that they take the same path as other messages. Messages of other nodes that were
+    /// kept back are here too.
     loopback: VecDeque<(NodeId, Vec<u8>)>,
-    /// With debug assertions: the pages that the event which is being handled has touched.
+    /// With debug assertions: the pages that the current event has touched.
     touched: Vec<PageRange>,
 }
 
 impl Outbox {
-    /// Node `me` has nothing to say yet.
+    /// Returns the empty outbox of node `me`.
     pub fn new(me: NodeId) -> Outbox {
         Outbox { me, effects: VecDeque::new(), loopback: VecDeque::new(), touched: Vec::new() }
     }
 
-    /// The host shall do this.
+    /// Adds an effect for the host.
     pub fn push(&mut self, effect: Effect) {
         if let Some(pages) = effect.touches() {
             self.note_touched(pages);
@@ -32,19 +33,19 @@ impl Outbox {
         self.effects.push_back(effect);
     }
 
-    /// The host shall do these.
+    /// Adds effects for the host.
     pub fn extend(&mut self, effects: impl IntoIterator<Item = Effect>) {
         effects.into_iter().for_each(|effect| self.push(effect));
     }
 
-    /// With debug assertions: the event that is being handled has touched these pages.
+    /// Notes, with debug assertions, that the current event has touched these pages.
     pub(crate) fn note_touched(&mut self, pages: PageRange) {
         if cfg!(debug_assertions) {
             self.touched.push(pages);
         }
     }
 
-    /// The pages that the event has touched: none without debug assertions.
+    /// Takes the pages that the event has touched; none without debug assertions.
     pub(crate) fn take_touched(&mut self) -> Vec<PageRange> {
         std::mem::take(&mut self.touched)
     }
@@ -59,12 +60,13 @@ impl Outbox {
         }
     }
 
-    /// What the host has yet to do, and now will do only when it is said again ([`extend`](Self::extend)): behind what is said first.
+    /// Takes the effects that the host has not polled. The caller adds them again ([`extend`](Self::extend))
+    /// after effects that must come first.
     pub fn put_off(&mut self) -> impl IntoIterator<Item = Effect> + use<> {
         std::mem::take(&mut self.effects)
     }
 
-    /// Lets a thread go on.
+    /// Resumes a thread.
     pub fn wake(&mut self, waiter: Waiter, outcome: Outcome) {
         self.push(Effect::Wake { waiter, outcome });
     }
@@ -74,27 +76,28 @@ impl Outbox {
         self.push(Effect::Fatal { sentence });
     }
 
-    /// Ends the job: what a node said to itself, or said before and was kept, breaks the protocol.
+    /// Ends the job because a message breaks the protocol that a node sent to itself, or that was kept.
     pub fn refuse(&mut self, from: NodeId, error: &ProtocolError) {
         self.end_job(format!("a message from node {from} breaks the protocol: {error}"));
     }
 
-    /// Keeps messages that came to this node to be handled like those that it sends to itself.
+    /// Keeps received messages to be handled like those that the node sends to itself.
     pub fn keep(&mut self, messages: impl IntoIterator<Item = (NodeId, Vec<u8>)>) {
         self.loopback.extend(messages);
     }
 
-    /// The messages that wait to be handled.
+    /// Returns the messages that wait to be handled.
     pub fn kept(&self) -> impl Iterator<Item = &(NodeId, Vec<u8>)> {
         self.loopback.iter()
     }
 
-    /// The next of them. One at a time: what it starts (a release, say) is finished before the next.
+    /// Takes the next of them. One at a time: what it starts (a release, for example) is finished before the
+    /// next.
     pub fn next_kept(&mut self) -> Option<(NodeId, Vec<u8>)> {
         if self.effects.is_empty() { self.loopback.pop_front() } else { None }
     }
 
-    /// The next effect.
+    /// Takes the next effect.
     pub fn poll(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }

@@ -17,23 +17,25 @@ pub enum Protocol {
     Hlrc,
     /// Automatic update release consistency ([`crate::aurc`]).
     Aurc,
-    /// The same, with what may be chosen following from what the program does ([`crate::adaptive`]).
+    /// Home-based lazy release consistency whose choices follow from what the program does
+    /// ([`crate::adaptive`]).
     Adaptive,
 }
 
-/// Whether pages get other homes in the course of a run.
+/// Whether, and by what, pages get other homes during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Homes {
-    /// No: pages stay where their regions place them.
+    /// Pages stay where their regions place them.
     Stay,
-    /// By the policy that the user has chosen ([`Coherence::move_homes`](crate::coherence::Coherence::move_homes)).
+    /// Homes move by the policy that the user has chosen
+    /// ([`Coherence::move_homes`](crate::coherence::Coherence::move_homes)).
     AsToldTo,
-    /// By what the protocol learns: it takes no policy.
+    /// Homes move by what the protocol learns; it takes no policy.
     AsItLearns,
 }
 
 impl Protocol {
-    /// All of them, the default first.
+    /// All protocols, the default first.
     pub const ALL: [Protocol; 7] = [
         Protocol::Hlrc,
         Protocol::Aurc,
@@ -44,28 +46,28 @@ impl Protocol {
         Protocol::Sc,
     ];
 
-    /// The protocol of this name.
+    /// Returns the protocol of this name.
     pub fn named(name: &str) -> Option<Protocol> {
         Protocol::ALL.into_iter().find(|protocol| protocol.name() == name)
     }
 
-    /// The protocol of this number.
+    /// Returns the protocol of this number.
     pub fn numbered(number: ProtocolNumber) -> Option<Protocol> {
         Protocol::ALL.get(usize::from(number.0)).copied()
     }
 
-    /// Its number in messages.
+    /// Returns its number in messages.
     pub fn number(self) -> ProtocolNumber {
         let place = Protocol::ALL.into_iter().position(|other| other == self);
         ProtocolNumber(place.expect("all protocols are among all") as u8)
     }
 
-    /// All names, for a sentence.
+    /// Returns all names, for a sentence.
     pub fn names() -> String {
         Protocol::ALL.map(Protocol::name).join(" or ")
     }
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Protocol::Sc => "sc",
@@ -78,26 +80,63 @@ impl Protocol {
         }
     }
 
-    /// Whether the first store to a page must fault: notes of what was written, asked for at releases, would come too late, or do not suffice.
+    /// Returns true if the first store to a page must fault, because reports of written pages at releases
+    /// would come too late, or do not suffice.
     pub fn needs_write_faults(self) -> bool {
         match self {
             // A store to a copy must fault before it is done.
             Protocol::Sc => true,
             // Twins are made at the first store.
             Protocol::ErcInvalidate | Protocol::ErcUpdate => true,
-            // The twin is made by the first store, so that pages that are read only have none.
+            // The first store makes the twin, so that pages that are only read have none.
             Protocol::Lrc => true,
             Protocol::Hlrc | Protocol::Aurc | Protocol::Adaptive => false,
         }
     }
 
-    /// Whether pages get other homes in the course of a run, and who decides that.
+    /// Returns true if data races can be found under it ([`crate::races`]).
+    pub fn finds_races(self) -> bool {
+        match self {
+            Protocol::Hlrc => true,
+            Protocol::Sc
+            | Protocol::ErcInvalidate
+            | Protocol::ErcUpdate
+            | Protocol::Lrc
+            | Protocol::Aurc
+            | Protocol::Adaptive => false,
+        }
+    }
+
+    /// Returns true if pages leave a node that is short of memory
+    /// ([`Coherence::give_up`](crate::coherence::Coherence::give_up)).
+    pub fn gives_up_pages(self) -> bool {
+        match self {
+            Protocol::Hlrc => true,
+            Protocol::Sc
+            | Protocol::ErcInvalidate
+            | Protocol::ErcUpdate
+            | Protocol::Lrc
+            | Protocol::Aurc
+            | Protocol::Adaptive => false,
+        }
+    }
+
+    /// Returns true if executables that were not built for Hiroba run under it. Their small blocks are always
+    /// under sequential consistency.
+    pub fn runs_executables(self) -> bool {
+        match self {
+            Protocol::Sc | Protocol::Hlrc | Protocol::Adaptive => true,
+            Protocol::ErcInvalidate | Protocol::ErcUpdate | Protocol::Lrc | Protocol::Aurc => false,
+        }
+    }
+
+    /// Returns whether, and by what, pages get other homes during a run.
     pub fn homes(self) -> Homes {
         match self {
             Protocol::ErcInvalidate | Protocol::ErcUpdate | Protocol::Hlrc | Protocol::Aurc => {
                 Homes::AsToldTo
             }
-            // Nothing collects at homes.
+            // No changes are collected at homes.
             Protocol::Sc | Protocol::Lrc => Homes::Stay,
             Protocol::Adaptive => Homes::AsItLearns,
         }

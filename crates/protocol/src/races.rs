@@ -1,23 +1,28 @@
-//! Data races between nodes: concurrent intervals of two nodes that touch the same bytes, one of them at least by storing.
+//! Data races between nodes: concurrent intervals of two nodes that touch the same bytes, at least one of
+//! them by storing.
 //!
-//! Every interval carries the vector timestamp of its end; interval *i* of node *p* happened before interval *j* of node *q* when *j*'s
-//! timestamp covers *i* (Keleher, Cox, Zwaenepoel, ISCA 1992). Two intervals neither of which happened before the
-//! other are concurrent, and a byte that both changed, or that one changed and the other loaded, was raced for: on one machine,
-//! too, its value would depend on luck (compare Perković, Keleher, *Online Data-Race Detection via Coherency Guarantees*, OSDI 1996).
+//! Every interval carries the vector timestamp of its end; interval *i* of node *p* happened before interval
+//! *j* of node *q* when *j*'s timestamp covers *i* (Keleher, Cox, Zwaenepoel, ISCA 1992). Two intervals
+//! neither of which happened before the other are concurrent. If both changed a byte, or one changed it and
+//! the other loaded it, there is a race: on one machine, too, the byte's value would depend on timing
+//! (compare Perković, Keleher, *Online Data-Race Detection via Coherency Guarantees*, OSDI 1996).
 //!
-//! For an interval to be a stretch of one node's work between two synchronisations, acquires end intervals as well while races are
-//! looked for, and each has a number of its own, also one that changed nothing.
+//! While races are looked for, acquires end intervals as well, so that an interval is a stretch of one node's
+//! work between two synchronisations. Each has a number of its own, even one that changed nothing.
 //!
-//! **Stores** are seen byte by byte, by the diffs of an interval. A diff of another node may come for bytes that this node has stored to
-//! and not sent yet: frame and twin hold the other's bytes then, and its own stores show in no diff. So the host looks before
-//! it changes a frame that has a twin ([`OpenInterval::note_written`]).
+//! **Stores** are seen byte by byte, by the diffs of an interval. A diff of another node may arrive for bytes
+//! that this node has stored to and not sent yet: frame and twin then contain the other node's bytes, and the
+//! own stores show in no diff. So the host compares before it changes a frame that has a twin
+//! ([`OpenInterval::note_written`]).
 //!
-//! **Loads** are seen where they fault, which tells one byte of each: the first that an interval makes from a page, since the end of an
-//! interval takes all access away. Others run free. Nothing is guessed: what a load touched besides that byte, and what no fault
-//! told of, is not held against anything, so that false sharing of a page is never reported.
+//! **Loads** are seen where they fault, which shows one byte of each: the first load of an interval from a
+//! page, since the end of an interval takes all access away. Other loads do not fault. Nothing is guessed:
+//! bytes that a load touched besides that one, and loads without a fault, are not compared with anything, so
+//! false sharing of a page is never reported.
 //!
-//! The home of a page is told of all that and holds it against what it was told before. Not seen: other loads, stores that wrote the
-//! value that was there already, atomic operations, and races between threads of one node.
+//! The home of a page gets all of these reports and compares them with the earlier ones. Not seen are other
+//! loads, stores of the value that the byte already had, atomic operations, and races between threads of one
+//! node.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -27,26 +32,28 @@ use hiroba_base::{IntervalSeq, NodeId, PageId, VectorTimestamp};
 
 use crate::diff;
 
-/// So many of a page's latest writes are remembered, and so many of its loads.
-pub const HELD_PER_PAGE_MAX: usize = 64;
+/// The number of a page's latest writes that are remembered, and of its latest loads.
+pub const REMEMBERED_PER_PAGE_MAX: usize = 64;
 
-/// What is older than so many collectives is forgotten. A collective orders everything before it before everything after it, but what
-/// another node tells of the time before may come late, after what third nodes have done since.
+/// The number of collectives after which an access is forgotten. A collective orders everything before it
+/// before everything after it, but another node's report of the time before may come late, after reports of
+/// third nodes of the time since.
 pub const EPOCHS_KEPT: u64 = 8;
 
-/// So many loads of one page are noted in an interval. Each of a node's threads may be the first to load from it.
+/// The maximum number of loads of one page that are noted in an interval. Each of a node's threads may be the
+/// first to load from it.
 const LOADS_PER_INTERVAL_MAX: usize = 16;
 
 /// An interval that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interval {
-    /// Whose it was.
+    /// The node.
     pub node: NodeId,
     /// Its number.
     pub seq: IntervalSeq,
-    /// What the node had seen when it ended, that interval included.
+    /// The intervals that the node had seen at its end, including this one.
     pub timestamp: VectorTimestamp,
-    /// How many collectives the node had completed.
+    /// The number of collectives that the node had completed.
     pub epoch: u64,
 }
 
@@ -58,7 +65,7 @@ impl Interval {
     }
 }
 
-/// What an interval did to a page. `Site` says to whoever reads a report where it came from.
+/// An interval's accesses to a page. `Site` shows the reader of a report where an access came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touched<Site> {
     /// The page.
@@ -67,11 +74,11 @@ pub struct Touched<Site> {
     pub written: Vec<Range<u32>>,
     /// The first store to the page that faulted.
     pub first_store: Option<Site>,
-    /// Loads that faulted: a byte of each.
+    /// Loads that faulted: one byte of each.
     pub loads: Vec<(u32, Option<Site>)>,
 }
 
-/// What the open interval of a node has done so far, as far as its host has seen.
+/// The accesses of a node's open interval so far, as far as its host has seen them.
 #[derive(Debug)]
 pub struct OpenInterval<Site> {
     pages: BTreeMap<PageId, Touched<Site>>,
@@ -89,13 +96,13 @@ impl<Site> OpenInterval<Site> {
         self.pages.entry(page).or_insert_with(new)
     }
 
-    /// A store to the page faulted. What it changes shows at the end of the interval.
+    /// Notes that a store to the page faulted. The end of the interval shows its changes.
     pub fn note_store(&mut self, page: PageId, site: Option<Site>) {
         let page = self.page(page);
         page.first_store = page.first_store.take().or(site);
     }
 
-    /// A load from this byte of the page faulted.
+    /// Notes that a load from this byte of the page faulted.
     pub fn note_load(&mut self, page: PageId, offset: u32, site: Option<Site>) {
         let loads = &mut self.page(page).loads;
         if loads.len() < LOADS_PER_INTERVAL_MAX && loads.iter().all(|(known, _)| *known != offset) {
@@ -103,8 +110,8 @@ impl<Site> OpenInterval<Site> {
         }
     }
 
-    /// The program has stored to these bytes of the page: as a diff shows, or the bytes where a frame differs from its twin that are
-    /// about to be changed in both.
+    /// Notes that the program has stored to these bytes of the page: as a diff shows, or because a frame
+    /// differs from its twin in bytes that are about to be changed in both.
     pub fn note_written(&mut self, page: PageId, bytes: impl IntoIterator<Item = Range<u32>>) {
         let mut bytes = bytes.into_iter().peekable();
         if bytes.peek().is_some() {
@@ -112,7 +119,7 @@ impl<Site> OpenInterval<Site> {
         }
     }
 
-    /// The interval has ended: what it did, and the next one begins.
+    /// Ends the interval and begins the next one. Returns the accesses.
     pub fn end(&mut self) -> Vec<Touched<Site>> {
         let mut touched: Vec<_> = std::mem::take(&mut self.pages).into_values().collect();
         touched.retain_mut(|page| {
@@ -128,7 +135,8 @@ impl<Site> OpenInterval<Site> {
     }
 }
 
-/// Which of these bytes of a page, that are about to be changed in frame and twin alike, the program has stored to since the twin was made.
+/// Returns those of the bytes, which are about to be changed in frame and twin alike, that the program has
+/// stored to since the twin was made.
 pub fn stored_to(frame: &[u8], twin: &[u8], bytes: impl IntoIterator<Item = Range<u32>>) -> Vec<Range<u32>> {
     let mut stored = Vec::new();
     for Range { start, end } in bytes {
@@ -154,7 +162,7 @@ fn join(ranges: &mut Vec<Range<u32>>) {
     });
 }
 
-/// How a node touched bytes.
+/// The kind of access to bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Touch {
     /// It stored to them.
@@ -166,11 +174,11 @@ pub enum Touch {
 /// One of the two sides of a race.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Side<Origin> {
-    /// Who.
+    /// The node.
     pub node: NodeId,
-    /// What it did.
+    /// The kind of its access.
     pub touch: Touch,
-    /// Where it came from.
+    /// The origin of the access.
     pub origin: Origin,
 }
 
@@ -179,13 +187,13 @@ pub struct Side<Origin> {
 pub struct Race<Origin> {
     /// The first stretch of bytes in the page that both touched.
     pub bytes: Range<u32>,
-    /// Both, the one heard of first in front.
+    /// Both sides, the one reported first in front.
     pub sides: [Side<Origin>; 2],
 }
 
 /// Bytes that an interval touched in one way.
 #[derive(Debug)]
-struct Held<Origin> {
+struct Remembered<Origin> {
     interval: Arc<Interval>,
     bytes: Vec<Range<u32>>,
     origin: Origin,
@@ -193,28 +201,29 @@ struct Held<Origin> {
 
 #[derive(Debug)]
 struct PageLog<Origin> {
-    writes: VecDeque<Held<Origin>>,
-    loads: VecDeque<Held<Origin>>,
-    /// The latest epoch of which was told.
+    writes: VecDeque<Remembered<Origin>>,
+    loads: VecDeque<Remembered<Origin>>,
+    /// The latest reported epoch.
     epoch: u64,
 }
 
-/// What a home has looked at.
+/// The numbers of reports that a home has compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Looked {
-    /// How often an interval changed a page.
+    /// The number of times that an interval changed a page.
     pub writes: u64,
-    /// How many loads it was told of.
+    /// The number of loads that were reported to it.
     pub loads: u64,
-    /// What was forgotten, or came too late, before it had been held against all that it may race with.
+    /// The number of accesses that were forgotten, or came too late, before they had been compared with all
+    /// that they may race with.
     pub forgotten: u64,
 }
 
-/// What is remembered of the pages homed on one node.
+/// The remembered accesses to pages homed on one node.
 #[derive(Debug)]
 pub struct RaceLog<Origin> {
     pages: BTreeMap<PageId, PageLog<Origin>>,
-    /// What each node had seen at the end of its latest interval of which was told.
+    /// The intervals that each node had seen at the end of its latest reported interval.
     seen: BTreeMap<NodeId, VectorTimestamp>,
     looked: Looked,
 }
@@ -226,9 +235,10 @@ impl<Origin> Default for RaceLog<Origin> {
 }
 
 impl<Origin: Clone> RaceLog<Origin> {
-    /// Remembers what an interval did to a page, and says with what of the remembered it races. A node tells of its intervals in order.
+    /// Remembers an interval's accesses to a page. Returns the remembered accesses with which they race. A
+    /// node reports its intervals in order.
     ///
-    /// `origin` is asked of what was found to race, and remembered: of the first store, or of a load.
+    /// Calls `origin` for what is remembered or found to race: a first store, or a load.
     pub fn record<Site>(
         &mut self,
         interval: &Arc<Interval>,
@@ -245,63 +255,66 @@ impl<Origin: Clone> RaceLog<Origin> {
         });
         log.epoch = log.epoch.max(interval.epoch);
         looked.forgotten += u64::from(interval.epoch + EPOCHS_KEPT < log.epoch);
-        let may_race = |held: &Held<Origin>| {
-            held.interval.epoch + EPOCHS_KEPT >= log.epoch && !all_have_seen(seen, &held.interval)
+        let may_race = |of: &Remembered<Origin>| {
+            of.interval.epoch + EPOCHS_KEPT >= log.epoch && !all_have_seen(seen, &of.interval)
         };
         log.writes.retain(&may_race);
         log.loads.retain(&may_race);
         let mut races = Vec::new();
         if !written.is_empty() {
             looked.writes += 1;
-            let new = Held { interval: interval.clone(), bytes: written, origin: origin(first_store) };
+            let new = Remembered { interval: interval.clone(), bytes: written, origin: origin(first_store) };
             races.extend(meets(&log.writes, Touch::Wrote, &new, Touch::Wrote));
             races.extend(meets(&log.loads, Touch::Read, &new, Touch::Wrote));
-            looked.forgotten += hold(&mut log.writes, new);
+            looked.forgotten += remember(&mut log.writes, new);
         }
         for (offset, site) in loads {
             looked.loads += 1;
             let bytes = std::iter::once(offset..offset.saturating_add(1)).collect();
-            let new = Held { interval: interval.clone(), bytes, origin: origin(site) };
+            let new = Remembered { interval: interval.clone(), bytes, origin: origin(site) };
             races.extend(meets(&log.writes, Touch::Wrote, &new, Touch::Read));
-            looked.forgotten += hold(&mut log.loads, new);
+            looked.forgotten += remember(&mut log.loads, new);
         }
         races
     }
 
-    /// What it has looked at so far.
+    /// Returns the numbers of reports compared so far.
     pub fn looked(&self) -> Looked {
         self.looked
     }
 }
 
-/// Whether no interval that is yet to be told of can be concurrent with this one.
+/// Returns true if no interval that has not been reported yet can be concurrent with this one.
 fn all_have_seen(seen: &BTreeMap<NodeId, VectorTimestamp>, interval: &Interval) -> bool {
     seen.len() == interval.timestamp.nodes()
         && seen.iter().all(|(node, seen)| *node == interval.node || seen.get(interval.node) >= interval.seq)
 }
 
-/// Remembers it, in place of the oldest if need be: how many were forgotten for it.
-fn hold<Origin>(held: &mut VecDeque<Held<Origin>>, new: Held<Origin>) -> u64 {
-    assert!(held.len() <= HELD_PER_PAGE_MAX, "no more is remembered of a page than may be");
-    let is_full = held.len() == HELD_PER_PAGE_MAX;
+/// Remembers `new`, replacing the oldest if necessary. Returns how many were forgotten for it.
+fn remember<Origin>(log: &mut VecDeque<Remembered<Origin>>, new: Remembered<Origin>) -> u64 {
+    assert!(log.len() <= REMEMBERED_PER_PAGE_MAX, "no more is remembered of a page than may be");
+    let is_full = log.len() == REMEMBERED_PER_PAGE_MAX;
     if is_full {
-        held.pop_front();
+        log.pop_front();
     }
-    held.push_back(new);
+    log.push_back(new);
     u64::from(is_full)
 }
 
 fn meets<Origin: Clone>(
-    held: &VecDeque<Held<Origin>>,
+    log: &VecDeque<Remembered<Origin>>,
     was: Touch,
-    new: &Held<Origin>,
+    new: &Remembered<Origin>,
     is: Touch,
 ) -> impl Iterator<Item = Race<Origin>> {
-    let concurrent = held.iter().filter(|other| other.interval.is_concurrent_with(&new.interval));
+    let concurrent = log.iter().filter(|other| other.interval.is_concurrent_with(&new.interval));
     concurrent.filter_map(move |other| {
         let bytes = first_common(&other.bytes, &new.bytes)?;
-        let side =
-            |of: &Held<Origin>, touch| Side { node: of.interval.node, touch, origin: of.origin.clone() };
+        let side = |of: &Remembered<Origin>, touch| Side {
+            node: of.interval.node,
+            touch,
+            origin: of.origin.clone(),
+        };
         Some(Race { bytes, sides: [side(other, was), side(new, is)] })
     })
 }
@@ -348,10 +361,10 @@ mod tests {
         open.end().pop().expect("it has touched a page")
     }
 
-    /// Who did what, and where.
+    /// An access: the node, its kind, and its origin.
     type Told = (u16, Touch, &'static str);
 
-    /// The races, and both sides of each.
+    /// Records accesses. Returns the races, with both sides of each.
     fn record(
         log: &mut RaceLog<Option<&'static str>>,
         interval: Interval,
@@ -429,12 +442,12 @@ mod tests {
         for seq in 2..100 {
             record(log, interval(0, seq, [0, 1, 1]), wrote(PAGE, &[(0, 8)]));
         }
-        assert_eq!(log.pages[&PAGE].writes.len(), HELD_PER_PAGE_MAX);
+        assert_eq!(log.pages[&PAGE].writes.len(), REMEMBERED_PER_PAGE_MAX);
         assert_eq!(log.looked(), Looked { writes: 101, loads: 0, forgotten: 101 - 2 - 64 });
     }
 
     #[test]
-    fn what_comes_late_is_held_against_what_others_did_in_its_time() {
+    fn what_comes_late_is_compared_with_what_others_did_in_its_time() {
         let log = &mut RaceLog::default();
         record(log, interval(0, 1, [0; 3]), wrote(PAGE, &[(0, 8)]));
         let much_later = Interval { epoch: EPOCHS_KEPT, ..interval(1, 2, [2, 0, 1]) };

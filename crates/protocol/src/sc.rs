@@ -1,28 +1,28 @@
 //! Sequential consistency: one writer or many readers of a page, and invalidation.
 //!
-//! Read first: Li, Hudak, *Memory Coherence in Shared Virtual Memory Systems*, ACM TOCS 7(4), 1989: its sections on the
-//! fixed distributed manager and on the improved manager, which gives the copyset to the owner. For retention: Fleisch, Popek,
-//! *Mirage: A Coherent Distributed Shared Memory Design*, SOSP 1989 (its time window Δ).
+//! Read first: Li, Hudak, *Memory Coherence in Shared Virtual Memory Systems*, ACM TOCS 7(4), 1989: its
+//! sections on the fixed distributed manager and on the improved manager, which gives the copyset to the
+//! owner. For retention: Fleisch, Popek, *Mirage: A Coherent Distributed Shared Memory Design*, SOSP 1989
+//! (its time window Δ).
 //!
 //! Tests: `check/tests/all/sc.rs`, and there `explore.rs` and `golden.rs`.
 //!
 //! Every page has one **owner**, whose copy is the page. The owner gives **copies** to readers and keeps
-//! their **copyset**; who wants to write becomes the owner, and invalidates all copies before its store, so
-//! that each change shows everywhere at once (Barli, Watanabe, Sakai, Tanaka, section 2.3, of SC). So loads
-//! and stores of all nodes have one order that agrees with each thread's program order (Lamport 1979), for
-//! any program, with data races or without. Synchronisation has nothing to tell: locks and barriers carry no
-//! notices.
+//! their **copyset**. A node that wants to write becomes the owner and invalidates all copies before its
+//! store, so that each change shows everywhere at once (Barli, Watanabe, Sakai, Tanaka, section 2.3, of SC).
+//! So loads and stores of all nodes have one order that agrees with each thread's program order (Lamport
+//! 1979), for any program, with or without data races. Synchronisation transfers no knowledge: locks and
+//! barriers carry no notices.
 //!
-//! The page's home is its **manager**, a fixed node that knows only who asked last to be the owner. It passes a request to that
-//! node, so that those who want to write are a chain, each handing the page to the next; a request that reaches a node whose turn has
-//! yet to come waits there.
-//!
+//! The page's home is its **manager**, a fixed node that knows only which node last requested ownership. It
+//! forwards a request to that node, so that the nodes that want to write form a chain, in which each hands
+//! the page to the next. A request that reaches a node before it has become the owner waits there.
 //! ```text
 //!   reader ──CopyRequest──▶ manager (or a hint) ──CopyRequest──▶ owner ──PagesReply──▶ reader
 //!   writer ──OwnershipRequest──▶ manager ──OwnershipForward──▶ owner ──[PagesReply,] Ownership──▶ writer
 //!                                       writer ──InvalidateCopy──▶ copyset ──CopyInvalidated──▶ writer
 //! ```
-//!
+//! The states of a page on one node:
 //! A page on one node:
 //!
 //! | state | `owner` | access | load faults | store faults |
@@ -30,26 +30,31 @@
 //! | absent | no | None | ask for a copy → copy | ask for the page → owner, writing |
 //! | copy | no | Read | – | the same |
 //! | owner, fresh | yes | None | → owner, writing | the same |
-//! | owner, shared | yes | Read (None, if nobody here has touched it) | – | → owner, invalidating |
+//! | owner, shared | yes | Read (None, if no thread here has touched it) | – | → owner, invalidating |
 //! | owner, invalidating | yes | Read or None | wait | wait for the copies to go → owner, writing |
 //! | owner, writing | yes | Write | – | – |
+//! | owner, giving | yes | Read or None | wait | wait: the page goes when a release is done (`sc/order.rs`) |
 //!
-//! A copy that is invalidated becomes *absent*. A `CopyRequest` takes *owner, writing* to *owner, shared*; an `OwnershipForward` takes
-//! any owner to *absent*.
+//! A copy that is invalidated becomes *absent*. A `CopyRequest` takes *owner, writing* to *owner, shared*; an
+//! `OwnershipForward` takes any owner to *absent*.
 //!
-//! **Why an invalidation that overtakes the copy is harmless.** The copyset of an owner names nodes to which that owner itself has
-//! sent a copy: becoming the owner empties it. So a node that is told to give up a copy that it has not got yet knows that
-//! the copy is on its way. It says that it has given it up only when the copy has come and its threads have used it.
+//! **Why an invalidation that overtakes the copy is harmless.** The copyset of an owner names nodes to which
+//! that owner itself has sent a copy, because becoming the owner empties it. So a node that must give up a
+//! copy that it has not received yet knows that the copy is on its way. It confirms only when the copy has
+//! come and its threads have used it.
 //!
-//! **Retention.** A page that goes back and forth between nodes might leave each before the thread that faulted has touched it. A page
-//! that somebody waited for stays, whatever others ask, until the host says that a moment has passed ([`Effect::Retain`]).
+//! **Retention.** A page that goes back and forth between nodes might leave each before the thread that
+//! faulted has touched it. A page that a thread waited for therefore stays, whatever others request, until
+//! the host reports that a moment has passed ([`Effect::Retain`]).
 //!
 //! Deviations from the paper:
-//! - Requests for copies go where the page was last known to be: whoever asked for an invalidation, gave the copy or got the page.
-//!   If that node is not the owner, and will not be, it passes the request to the manager.
-//! - An owner whose copies must go does that without the manager: no request can come between.
-//! - Atomic operations are the owner's: a node first gets the page, as for a store.
+//! - Requests for copies go to the last known place of the page: to the node that sent an invalidation, gave
+//!   the copy or got the page. If that node is not the owner, and will not be, it forwards the request to the
+//!   manager.
+//! - An owner invalidates its copies without the manager, because no request can come between.
+//! - The owner carries out atomic operations: a node first gets the page, as for a store.
 
+mod order;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -58,6 +63,7 @@ use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageCopy};
 use rustc_hash::FxHashMap;
 
+use self::order::{Grant, Order};
 pub use self::state::State;
 use crate::coherence::{Coherence, Site, WordOperation};
 use crate::home::Located;
@@ -71,36 +77,38 @@ pub struct Sc {
     pages: FxHashMap<PageId, Page>,
     /// Retained pages that another node waits for.
     contended: PageSet,
-    /// Atomic operations that the host is carrying out, in order: whose, and on which word's offset.
+    /// Atomic operations that the host is carrying out, in order: the waiting thread and the word's offset.
     operating: VecDeque<(Waiter, u32)>,
+    order: Order,
 }
 
 #[derive(Debug)]
 struct Page {
     access: Access,
     owner: bool,
-    /// Owner: who has copies.
+    /// Owner: the nodes that have copies.
     copyset: BTreeSet<NodeId>,
-    /// Manager: who asked last to be the owner.
+    /// Manager: the node that last requested ownership.
     tail: NodeId,
-    /// Where the owner may be.
+    /// The node that may be the owner.
     hint: NodeId,
-    /// What this node has asked for, and not got: `Read` a copy, `Write` the page.
+    /// The access that this node has requested and not got: `Read` for a copy, `Write` for the page.
     asked: Access,
-    /// The most that threads here wait for, those that faulted without naming themselves among them.
+    /// The highest access that threads here wait for, including those that faulted without a waiter.
     wanted: Access,
     waiters: Vec<(Waiter, Access)>,
-    /// Atomic operations that wait for the page: at most one a thread.
+    /// Atomic operations that wait for the page: at most one for each thread.
     operations: VecDeque<(Waiter, u32, AtomicOperation)>,
-    /// Owner: copies that have yet to be given up before somebody here may write.
+    /// Owner: the number of copies that must still be given up before a thread here may write.
     invalidating: usize,
-    /// Others that wait for the page here, at most one entry a node: for a copy (`Read`), or for the page.
+    /// Other nodes that wait for the page here, at most one entry for each: for a copy (`Read`), or for the
+    /// page.
     queue: VecDeque<(NodeId, Access)>,
-    /// Whoever wants this node's copy to be given up.
+    /// The node that wants this node's copy to be given up.
     give_up_for: Option<NodeId>,
-    /// Threads here have yet to use what they waited for.
+    /// True if threads here have not had time to use the access that they waited for.
     retained: bool,
-    /// Owner, when somebody keeps a record: how many operations there were on each atomic word, by offset.
+    /// Owner, when a record is kept: the number of operations on each atomic word, by offset.
     turns: BTreeMap<u32, u64>,
 }
 
@@ -126,7 +134,7 @@ impl Page {
 }
 
 impl Sc {
-    /// Nothing is allocated yet.
+    /// Returns the protocol with no pages allocated.
     pub fn new() -> Sc {
         Sc::default()
     }
@@ -142,9 +150,10 @@ impl Sc {
     }
 }
 
-/// What threads of this node want of a page (Li and Hudak's read and write fault handlers).
+/// Requests of this node's threads (Li and Hudak's read and write fault handlers).
 impl Sc {
-    /// Li and Hudak: the *read fault handler* and the *write fault handler*. Absent → copy, any → owner, writing.
+    /// Handles a fault: Li and Hudak's *read fault handler* and *write fault handler*. Absent → copy, any →
+    /// owner, writing.
     fn handle_fault(&mut self, site: &mut Site, page_id: PageId, wanted: Access, waiter: Option<Waiter>) {
         let page = self.page(site, page_id);
         let wanted = wanted_beyond(page.access, wanted);
@@ -157,7 +166,8 @@ impl Sc {
         self.settle(site, page_id);
     }
 
-    /// As Li and Hudak's *write fault handler*: an operation is the owner's. Any → owner, writing.
+    /// Begins an operation, which only the owner may carry out: like Li and Hudak's *write fault handler*.
+    /// Any → owner, writing.
     fn begin_operation(&mut self, site: &mut Site, asked: WordOperation) {
         let WordOperation { page: page_id, offset, operation, waiter } = asked;
         let page = self.page(site, page_id);
@@ -170,9 +180,10 @@ impl Sc {
         self.settle(site, page_id);
     }
 
-    /// Does whatever can be done for the page now: first for threads here, then, when they have had time to use it, for others.
+    /// Serves all that can be served of the page now: first threads here, then, when they have had time to
+    /// use it, other nodes.
     fn settle(&mut self, site: &mut Site, page_id: PageId) {
-        if self.page(site, page_id).invalidating > 0 {
+        if self.page(site, page_id).invalidating > 0 || self.order.is_going(page_id) {
             return;
         }
         self.satisfy(site, page_id);
@@ -190,16 +201,16 @@ impl Sc {
         self.serve(site, page_id);
     }
 
-    /// The rest of Li and Hudak's *fault handlers*, as far as it can be done now: what is here is given, else
-    /// it is asked for; an owner first invalidates what it has given away. The row that follows is that of
-    /// the table.
+    /// Continues Li and Hudak's *fault handlers* as far as possible: grants the access that this node has,
+    /// and requests the rest. An owner first invalidates the copies that it has given. The row that follows
+    /// is that of the table.
     fn satisfy(&mut self, site: &mut Site, page_id: PageId) {
         let page = self.page(site, page_id);
         match (page.wanted, page.owner) {
             (Access::None, _) => {}
             (wanted, true) => {
                 if page.copyset.is_empty() {
-                    // Nobody else has it: a store after this load need not fault.
+                    // No other node has a copy, so a store after this load need not fault.
                     self.grant(site, page_id, Access::Write);
                 } else if wanted == Access::Write {
                     self.invalidate_copies(site, page_id);
@@ -219,8 +230,8 @@ impl Sc {
         }
     }
 
-    /// The end of Li and Hudak's *fault handlers*: lets threads here do as much, and those that waited for no
-    /// more go on. The page then stays for a moment (the time window Δ of Fleisch and Popek).
+    /// Completes Li and Hudak's *fault handlers*: grants the access to threads here, and wakes those that
+    /// waited for no more. The page then stays for a moment (the time window Δ of Fleisch and Popek).
     fn grant(&mut self, site: &mut Site, page_id: PageId, access: Access) {
         assert!(access > Access::None, "{page_id}: a grant lets threads do something");
         let page = self.page(site, page_id);
@@ -250,8 +261,8 @@ impl Sc {
         }
     }
 
-    /// Li and Hudak: a *fault handler* asks the page's manager, a fixed node (their *fixed distributed
-    /// manager algorithm*); for a copy, the node that is taken for the owner.
+    /// Sends a request, as Li and Hudak's *fault handlers* do: for ownership to the page's manager, a fixed
+    /// node (their *fixed distributed manager algorithm*); for a copy to the presumed owner.
     fn ask(&mut self, site: &mut Site, page_id: PageId) {
         let manager = site.locate(page_id).home;
         let me = site.me;
@@ -275,7 +286,8 @@ impl Sc {
         }
     }
 
-    /// Li and Hudak: the owner's *invalidate*, before its store. Owner, shared → owner, invalidating.
+    /// Invalidates the copies before the owner's store (Li and Hudak's *invalidate*). Owner, shared → owner,
+    /// invalidating.
     fn invalidate_copies(&mut self, site: &mut Site, page_id: PageId) {
         let page = self.page(site, page_id);
         assert!(page.owner, "{page_id}: only its owner invalidates copies");
@@ -292,10 +304,10 @@ impl Sc {
     }
 }
 
-/// What others want of a page (Li and Hudak's read and write servers).
+/// Requests of other nodes (Li and Hudak's read and write servers).
 impl Sc {
-    /// The answer of Li and Hudak's *invalidate server*: the copy goes, if somebody asked for that and it has
-    /// come. Copy → absent.
+    /// Gives up the copy and confirms that, as Li and Hudak's *invalidate server* does, if its owner
+    /// requested that and the copy has come. Copy → absent.
     fn give_copy_up(&mut self, site: &mut Site, page_id: PageId) {
         let page = self.page(site, page_id);
         let is_on_its_way = page.access == Access::None;
@@ -311,9 +323,9 @@ impl Sc {
         }
     }
 
-    /// The owner's part of Li and Hudak's *read server* and *write server*: those who wait for the page here,
-    /// in the order in which they came. Owner, writing → owner, shared by a copy; any owner → absent by the
-    /// page itself.
+    /// Serves the nodes that wait for the page here in the order of their requests: the owner's part of Li
+    /// and Hudak's *read server* and *write server*. Owner, writing → owner, shared by a copy; any owner →
+    /// absent by the page itself.
     fn serve(&mut self, site: &mut Site, page_id: PageId) {
         let page = self.page(site, page_id);
         assert_eq!(page.invalidating, 0, "{page_id}: threads here come first");
@@ -321,19 +333,14 @@ impl Sc {
         while self.page(site, page_id).owner
             && let Some((node, wanted)) = self.page(site, page_id).queue.pop_front()
         {
-            if self.page(site, page_id).access == Access::Write || wanted == Access::Write {
-                let left = if wanted == Access::Write { Access::None } else { Access::Read };
-                self.protect(site, page_id, left);
+            if self.order.is_kept() {
+                return self.give_behind_release(site, page_id, node, wanted);
             }
-            if wanted == Access::Write {
-                self.hand_over(site, page_id, node);
-            } else {
-                self.page(site, page_id).copyset.insert(node);
-                self.send_content(site, page_id, node);
-            }
+            self.lower_access(site, page_id, wanted);
+            self.give(site, page_id, node, wanted);
         }
         if self.page(site, page_id).asked < Access::Write && !self.page(site, page_id).owner {
-            // They came by a hint, behind the one that has got the page.
+            // They came by a hint, after the node that has got the page.
             let manager = site.locate(page_id).home;
             for (requester, _) in std::mem::take(&mut self.page(site, page_id).queue) {
                 site.out.send(manager, &Message::CopyRequest { page: page_id, requester });
@@ -341,14 +348,34 @@ impl Sc {
         }
     }
 
-    /// The page goes, and its copyset with it (Li and Hudak's *improved centralized manager algorithm* leaves
-    /// that to the owner). Any owner → absent.
+    /// Lowers the access of threads here to what a node's request permits.
+    fn lower_access(&mut self, site: &mut Site, page_id: PageId, wanted: Access) {
+        if self.page(site, page_id).access == Access::Write || wanted == Access::Write {
+            let left = if wanted == Access::Write { Access::None } else { Access::Read };
+            self.protect(site, page_id, left);
+        }
+    }
+
+    /// Gives a node the page, or a copy.
+    fn give(&mut self, site: &mut Site, page_id: PageId, to: NodeId, wanted: Access) {
+        if wanted == Access::Write {
+            self.hand_over(site, page_id, to);
+        } else {
+            self.page(site, page_id).copyset.insert(to);
+            self.send_content(site, page_id, to);
+        }
+    }
+
+    /// Hands the page and its copyset over (Li and Hudak's *improved centralized manager algorithm* leaves
+    /// the copyset to the owner). Any owner → absent.
     fn hand_over(&mut self, site: &mut Site, page_id: PageId, to: NodeId) {
         let page = self.page(site, page_id);
         assert!(page.owner, "{page_id}: only its owner hands it over");
         assert_eq!(page.invalidating, 0, "{page_id}: copies that are to go go first");
         assert_eq!(page.access, Access::None, "{page_id}: nobody here may touch what goes");
-        assert!(page.operations.is_empty(), "{page_id}: operations on it are carried out before it goes");
+        let may_wait = self.order.is_kept();
+        let page = self.page(site, page_id);
+        assert!(may_wait || page.operations.is_empty(), "{page_id}: operations come before it goes");
         assert_ne!(to, site.me, "{page_id}: it goes to another node");
         if !self.page(site, page_id).copyset.contains(&to) {
             self.send_content(site, page_id, to);
@@ -371,8 +398,8 @@ impl Sc {
         site.out.push(Effect::SendPages { to, pages, ahead_of: None });
     }
 
-    /// Li and Hudak's *read server*: the manager's part, or that of a node that the requester takes for the owner. Owner,
-    /// writing → owner, shared.
+    /// Handles a request for a copy: Li and Hudak's *read server*, the manager's part or that of the presumed
+    /// owner. Owner, writing → owner, shared.
     fn handle_copy_request(
         &mut self,
         site: &mut Site,
@@ -398,7 +425,8 @@ impl Sc {
         Ok(())
     }
 
-    /// The manager's part of Li and Hudak's *write server*: it names the next owner and passes the request to the last one named.
+    /// Handles a request for ownership: the manager's part of Li and Hudak's *write server*. It names the
+    /// next owner and forwards the request to the last one named.
     fn handle_ownership_request(
         &mut self,
         site: &mut Site,
@@ -416,7 +444,7 @@ impl Sc {
         Ok(())
     }
 
-    /// The owner's part of Li and Hudak's *write server*. Owner → absent.
+    /// Handles a forwarded request: the owner's part of Li and Hudak's *write server*. Owner → absent.
     fn handle_ownership_forward(
         &mut self,
         site: &mut Site,
@@ -435,7 +463,7 @@ impl Sc {
         Ok(())
     }
 
-    /// The end of a *read fault handler*: the copy is here. Absent → copy.
+    /// Handles the copy that has come, at the end of a *read fault handler*. Absent → copy.
     fn handle_pages_reply(
         &mut self,
         site: &mut Site,
@@ -457,16 +485,22 @@ impl Sc {
             let (fetched, prefetched) = (1 - hinted, hinted);
             site.out.push(Effect::Install { pages, content: new, merge: false, fetched, prefetched });
             if asked == Access::Read {
-                let page = self.page(site, *page_id);
-                (page.asked, page.hint) = (Access::None, from);
-                self.grant(site, *page_id, Access::Read);
-                self.settle(site, *page_id);
+                self.take(site, *page_id, from, Grant::Copy)?;
             }
         }
         Ok(())
     }
 
-    /// The end of a *write fault handler*: this node is the owner, and takes over the copyset. Any → owner, fresh or invalidating.
+    /// Gives threads the copy that has come. Absent → copy.
+    fn take_copy(&mut self, site: &mut Site, from: NodeId, page_id: PageId) {
+        let page = self.page(site, page_id);
+        (page.asked, page.hint) = (Access::None, from);
+        self.grant(site, page_id, Access::Read);
+        self.settle(site, page_id);
+    }
+
+    /// Makes this node the owner with the received copyset, at the end of a *write fault handler*. Any →
+    /// owner, fresh or invalidating.
     fn handle_ownership(
         &mut self,
         site: &mut Site,
@@ -478,7 +512,7 @@ impl Sc {
             return Err(unexpected(Expected::CopysetOfOthers, format!("one with this node of {page_id}")));
         }
         let page = self.page(site, page_id);
-        // Whoever has yet to give a copy up is not handed the page: its owner waits for the answer.
+        // A node that must still give up a copy cannot get the page: its owner waits for the answer.
         if page.asked != Access::Write || page.owner || page.give_up_for.is_some() {
             return Err(unexpected(Expected::PageAskedFor, format!("{page_id}")));
         }
@@ -491,7 +525,7 @@ impl Sc {
         Ok(())
     }
 
-    /// Li and Hudak's *invalidate server*. Copy → absent.
+    /// Handles an invalidation: Li and Hudak's *invalidate server*. Copy → absent.
     fn handle_invalidate(
         &mut self,
         site: &mut Site,
@@ -508,7 +542,7 @@ impl Sc {
         Ok(())
     }
 
-    /// One more copy is gone; with the last one: owner, invalidating → owner, writing.
+    /// Counts a copy that was given up; the last one takes owner, invalidating → owner, writing.
     fn handle_invalidated(&mut self, site: &mut Site, page_id: PageId) -> Result<(), ProtocolError> {
         let page = self.page(site, page_id);
         page.invalidating = page
@@ -560,8 +594,10 @@ impl Coherence for Sc {
     }
 
     fn state(&self, site: &Site, page: Located) -> Option<Result<&'static str, String>> {
-        let page = self.pages.get(&page.page)?;
-        Some(State::of(page, site.me).map(State::name).ok_or_else(|| format!("{page:?}")))
+        let page_id = page.page;
+        let page = self.pages.get(&page_id)?;
+        let is_going = self.order.is_going(page_id);
+        Some(State::of(page, site.me, is_going).map(State::name).ok_or_else(|| format!("{page:?}")))
     }
 
     fn fault(&mut self, site: &mut Site, page: Located, wanted: Access, waiter: Option<Waiter>) {
@@ -589,7 +625,10 @@ impl Coherence for Sc {
                 self.handle_ownership_forward(site, *page, *requester)
             }
             Message::PagesReply { copies, content } => self.handle_pages_reply(site, from, copies, content),
-            Message::Ownership { page, copyset, turns } => self.handle_ownership(site, *page, copyset, turns),
+            Message::Ownership { page, copyset, turns } => {
+                let (copyset, turns) = (copyset.clone(), turns.clone());
+                self.take(site, *page, from, Grant::Ownership { copyset, turns })
+            }
             Message::InvalidateCopy { page } => self.handle_invalidate(site, from, *page),
             Message::CopyInvalidated { page } => self.handle_invalidated(site, *page),
             _ => Err(unexpected(Expected::SequentialMessage, "another".to_owned())),
@@ -608,6 +647,24 @@ impl Coherence for Sc {
         assert!(was_retained, "{page}: the host tells of what it was asked to hold");
         self.contended.remove(page);
         self.settle(site, page);
+    }
+
+    /// Returns true if order is kept. An acquirer then needs no information except when a page is given, and
+    /// giving requests a release itself.
+    fn leaves_intervals_open(&self) -> bool {
+        self.order.is_kept()
+    }
+
+    fn keep_order_with_others(&mut self) {
+        self.keep_order();
+    }
+
+    fn go_on_after_release(&mut self, site: &mut Site, page: PageId) {
+        self.give_after_release(site, page);
+    }
+
+    fn handle_caught_up(&mut self, site: &mut Site) -> Result<(), ProtocolError> {
+        self.take_waiting(site)
     }
 
     fn waits_for_retained(&self) -> bool {

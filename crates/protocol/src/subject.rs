@@ -1,23 +1,24 @@
-//! Which page a message is about, so that the engine can give it to the protocol that keeps the page coherent.
+//! Finds the page that a message is about, so that the engine can pass the message to the protocol that keeps
+//! the page coherent.
 //!
-//! The match names every message: a new one does not compile until it is decided.
+//! The match names every message, so a new one does not compile until it is decided.
 
 use hiroba_base::PageId;
 use hiroba_wire::Message;
 
-/// The page that a message is about: the first one, if there are several; they are all of one protocol.
+/// The page of a message: the first one, if there are several. All of them belong to one protocol.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject {
     pub(crate) page: PageId,
-    /// All of them are allocated, as far as this node has heard.
+    /// True if all of them are allocated, as far as this node knows.
     pub(crate) is_known: bool,
-    /// The message asks or tells the page's home (or manager) something, which may be the first thing that this
-    /// node hears of the region.
+    /// True if the message is for the page's home (or manager). It may be the first message about the region
+    /// that this node receives.
     pub(crate) is_for_home: bool,
 }
 
 impl Subject {
-    /// What a message is about; none if it is about no page that a protocol keeps coherent.
+    /// Returns the subject of a message, or `None` if it is about no page that a protocol keeps coherent.
     pub(crate) fn of(message: &Message<'_>, is_known: impl Fn(PageId) -> bool) -> Option<Subject> {
         let (page, is_known, is_for_home) = match message {
             Message::PageRequest { page, .. }
@@ -70,7 +71,7 @@ impl Subject {
                 let first = pages.next();
                 (first, first.into_iter().chain(pages).all(is_known), false)
             }
-            // About no page that a protocol keeps coherent.
+            // These are about no page that a protocol keeps coherent.
             Message::LockRequest { .. }
             | Message::LockForward { .. }
             | Message::LockGrant { .. }
@@ -85,7 +86,7 @@ impl Subject {
             | Message::Arrive { .. }
             | Message::Depart { .. }
             | Message::Publish { .. }
-            // Between hosts.
+            // These are between hosts.
             | Message::TouchedPages { .. }
             | Message::TouchedAll
             | Message::TouchedHeard

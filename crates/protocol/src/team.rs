@@ -1,57 +1,74 @@
-//! The threads that make a node's collective calls: the node arrives when the last of them has come.
+//! The threads that make a node's collective calls: the node arrives with the last of them.
 
 use hiroba_base::LockId;
 use hiroba_wire::Collective;
 
 use crate::{Misuse, Waiter, barrier};
 
-/// A node's team, and which of its threads have come to the next collective.
+/// A node's team, with the threads that have come to the next collective.
 #[derive(Debug)]
 pub struct Team {
     size: u32,
     gathered: Vec<Waiter>,
     meets: Option<Collective>,
     arrived: bool,
+    /// A thread that ends the job while others of its node wait in another collective, in which it takes
+    /// part.
+    ending: Option<Waiter>,
+    /// True once the job has ended, for threads that were halted.
+    is_over: bool,
 }
 
-/// What follows when a thread has come.
+/// The result of a thread's arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gathered {
-    /// Others have yet to come.
+    /// Other threads have not come yet.
     Waiting,
-    /// It was the last: the node arrives.
+    /// It was the last thread: the node arrives.
     All,
-    /// It must not come now.
+    /// The nodes met for the job's end before the thread came.
+    Over,
+    /// The thread may not come now.
     Refused(Misuse),
     /// The threads of the node have come to different collectives: a sentence for the user.
     Mismatch(String),
 }
 
 impl Team {
-    /// The program's first thread alone.
+    /// Returns the team of the program's first thread alone.
     pub fn of_one() -> Team {
-        Team { size: 1, gathered: Vec::new(), meets: None, arrived: false }
+        Team { size: 1, gathered: Vec::new(), meets: None, arrived: false, ending: None, is_over: false }
     }
 
-    /// How many threads must come. Changes only between collectives.
+    /// Sets the number of threads that must come. Changes only between collectives.
     pub fn set_size(&mut self, threads: u32) {
         assert!(self.gathered.is_empty(), "a team changes between collectives");
         assert!(threads > 0, "a team has a thread");
         self.size = threads;
     }
 
-    /// Whether the node has arrived, and waits for the others.
+    /// Returns true if the node has arrived and waits for the others.
     pub fn has_arrived(&self) -> bool {
         self.arrived
     }
 
-    /// A thread has come. `held` is a lock that some thread of the node holds.
+    /// Notes that a thread has come. `held` is a lock that some thread of the node holds.
     pub fn gather(&mut self, collective: Collective, waiter: Waiter, held: Option<LockId>) -> Gathered {
+        if collective == Collective::LeaveHalted {
+            if self.is_over {
+                return Gathered::Over;
+            }
+            if self.arrived && self.ending.is_none() {
+                self.ending = Some(waiter);
+                return Gathered::Waiting;
+            }
+        }
         let meets = *self.meets.get_or_insert(collective);
         if self.arrived {
             return Gathered::Refused(Misuse::CollectiveTwice(barrier::name(meets)));
         }
         if collective.ends_the_job()
+            && collective != Collective::LeaveHalted
             && let Some(lock) = held
         {
             return Gathered::Refused(Misuse::StillHeld(lock));
@@ -69,11 +86,49 @@ impl Team {
         if self.arrived { Gathered::All } else { Gathered::Waiting }
     }
 
-    /// All nodes have met: the threads that go on.
-    pub fn disperse(&mut self) -> Vec<Waiter> {
+    /// Returns the threads that go on, after all nodes have met in `collective`.
+    pub fn disperse(&mut self, collective: Collective) -> Vec<Waiter> {
         assert!(self.arrived, "a node departs after it has arrived");
         assert_eq!(self.gathered.len(), self.size as usize, "all threads of a team wait for a departure");
         (self.arrived, self.meets) = (false, None);
-        std::mem::take(&mut self.gathered)
+        self.is_over |= collective == Collective::LeaveHalted;
+        let mut all = std::mem::take(&mut self.gathered);
+        all.extend(self.ending.take());
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiter(number: u32) -> Waiter {
+        Waiter(number)
+    }
+
+    #[test]
+    fn a_halted_program_ends_in_the_collective_that_a_thread_waits_in() {
+        let mut team = Team::of_one();
+        assert_eq!(team.gather(Collective::Barrier, waiter(1), None), Gathered::All);
+        assert_eq!(team.gather(Collective::LeaveHalted, waiter(2), None), Gathered::Waiting);
+        // Both threads would return the same way if the other nodes had come to the barrier.
+        assert_eq!(team.disperse(Collective::Barrier), [waiter(1), waiter(2)]);
+        assert_eq!(team.gather(Collective::LeaveHalted, waiter(2), None), Gathered::All);
+        assert_eq!(team.disperse(Collective::LeaveHalted), [waiter(2)]);
+    }
+
+    #[test]
+    fn who_comes_late_to_the_end_does_not_wait() {
+        let mut team = Team::of_one();
+        assert_eq!(team.gather(Collective::Barrier, waiter(1), None), Gathered::All);
+        assert_eq!(team.disperse(Collective::LeaveHalted), [waiter(1)]);
+        assert_eq!(team.gather(Collective::LeaveHalted, waiter(2), None), Gathered::Over);
+    }
+
+    #[test]
+    fn other_collectives_are_not_mixed() {
+        let mut team = Team::of_one();
+        assert_eq!(team.gather(Collective::Barrier, waiter(1), None), Gathered::All);
+        assert!(matches!(team.gather(Collective::Leave, waiter(2), None), Gathered::Refused(_)));
     }
 }

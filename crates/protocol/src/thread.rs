@@ -1,23 +1,25 @@
-//! What threads of the program ask of a node's engine, and how their waits end.
+//! Requests of program threads to a node's engine, and the results of their waits.
 
 use hiroba_base::{Access, CondId, LockId, NodeId, PageId};
 use hiroba_wire::{AtomicOutcome, Collective};
 use thiserror::Error;
 
-/// A thread of this node that waits for an [`Effect::Wake`](crate::Effect::Wake). The host numbers its threads.
+/// A thread of this node that waits for an [`Effect::Wake`](crate::Effect::Wake). The host numbers its
+/// threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Waiter(pub u32);
 
-/// What a program thread asks of the protocol besides loads and stores.
+/// A request of a program thread to the protocol, other than loads and stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Synchronisation {
     /// Take a lock, waiting for it.
     Acquire(LockId),
     /// Take a lock if it is free.
     TryAcquire(LockId),
-    /// Give a lock up.
+    /// Give up a lock.
     Release(LockId),
-    /// Give the lock up, wait for a signal, take the lock again (Mesa semantics: the condition may have changed).
+    /// Give up the lock, wait for a signal, take the lock again (Mesa semantics: the condition may have
+    /// changed).
     Wait(CondId, LockId),
     /// Wake one waiter.
     Signal(CondId),
@@ -25,28 +27,29 @@ pub enum Synchronisation {
     Broadcast(CondId),
     /// Meet all nodes.
     Collective(Collective),
-    /// Make everything written so far known to one node: what `free` owes to the node that will give the block out again.
+    /// Send all writes so far to one node: required before `free` returns a block to the node that will
+    /// allocate it again.
     Publish(NodeId),
-    /// The same, but a node that has been told all of it is not told again: what a message to that node owes.
+    /// Send a node all writes that it has not received yet: required before a message to that node.
     Inform(NodeId),
 }
 
-/// How a wait ended.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// As asked.
+    /// The request was carried out.
     Done,
-    /// `TryAcquire` found the lock taken.
+    /// `TryAcquire` failed, because the lock is held.
     Refused,
     /// This collective is complete (a follower learns here which one it was).
     Collective(Collective),
     /// The atomic operation's result.
     Atomic(AtomicOutcome),
-    /// The program broke the rules of the call; nothing was done.
+    /// The program broke the rules of the call, which had no effect.
     Misuse(Misuse),
 }
 
-/// Mistakes of the program that an engine sees.
+/// Mistakes of the program that an engine detects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Misuse {
     /// Released or waited with a lock that the thread does not hold.
@@ -63,13 +66,13 @@ pub enum Misuse {
         "another thread of this node waits in {0} already; outside hiroba_run one thread a node makes the collective calls"
     )]
     CollectiveTwice(&'static str),
-    /// Touched a page that no region holds.
+    /// Touched a page that is in no region.
     #[error("page {} is not allocated", .0.0)]
     NotAllocated(PageId),
 }
 
-/// What a thread wants that has faulted on a page with this access: where the machine does not say (`Access::None`), it follows from what
-/// faults.
+/// Returns the access that a thread wants that has faulted on a page with this access. If the machine does
+/// not say (`Access::None`), it follows from the accesses that fault.
 pub(crate) fn wanted_beyond(access: Access, wanted: Access) -> Access {
     match (wanted, access) {
         (Access::None, Access::None) => Access::Read,

@@ -1,18 +1,19 @@
-//! Records as bytes: `docs/TRACE.md` is the description.
+//! Records as bytes. `docs/TRACE.md` describes the format.
 //!
-//! A record names its thread, its time and its pages relative to the record before it in the same chunk, so most take five to
-//! ten bytes. What is read is checked: a node is one of the job's, a range ends, a length is no longer than the bytes that are there.
+//! A record gives its thread, its time and its pages relative to the previous record of the same chunk, so
+//! most take five to ten bytes. Everything that is read is checked: a node belongs to the job, a range ends,
+//! a length does not exceed the remaining bytes.
 
 use hiroba_base::{Access, CondId, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VersionVector};
 
 use crate::{Activity, Event, MessageKind, Record, ThreadNumber};
 
-/// The record is by the same thread as the one before.
+/// Set if the record has the same thread as the previous one.
 const SAME_THREAD: u8 = 0x80;
-/// It has the same time as the one before.
+/// Set if the record has the same time as the previous one.
 const SAME_TIME: u8 = 0x40;
 
-/// No granule of a shared region has a number as high as this.
+/// No granule number of a shared region is as high as this.
 const GRANULES_MAX: u64 = 1 << 48;
 
 /// A `Closed` with more runs of pages is written as several.
@@ -20,7 +21,7 @@ const CLOSED_RUNS_MAX: usize = 1 << 15;
 /// A `Closed` with more pages is written as several.
 pub(crate) const CLOSED_PAGES_MAX: u64 = 1 << 20;
 
-/// What a record leaves out because the one before it in the chunk said it.
+/// The values that a record omits because the previous one in the chunk has them.
 #[derive(Clone, Copy, Debug)]
 struct Before {
     thread: ThreadNumber,
@@ -53,7 +54,7 @@ impl Encoder {
         Encoder { bytes: Vec::new(), records: 0, before: Before::NOTHING }
     }
 
-    /// The records so far, and how many they are.
+    /// Returns the bytes and the number of the records so far.
     pub(crate) fn content(&self) -> (&[u8], u32) {
         (&self.bytes, self.records)
     }
@@ -64,7 +65,7 @@ impl Encoder {
         (self.records, self.before) = (0, Before::NOTHING);
     }
 
-    /// Appends what is one record, or several when it is too long for one.
+    /// Appends a record, or several if it is too long for one.
     pub(crate) fn record(&mut self, thread: ThreadNumber, at_ns: u64, event: &Event) {
         match event {
             Event::Closed { seq, pages } if must_be_split(pages) => {
@@ -84,7 +85,7 @@ impl Encoder {
         tag |= if same_time { SAME_TIME } else { 0 };
         self.bytes.push(tag);
         if !same_thread {
-            // The runtime, whose number is the highest, is 0.
+            // The runtime, which has the highest number, becomes 0.
             self.put(u64::from(thread.0.wrapping_add(1)));
         }
         if !same_time {
@@ -195,7 +196,7 @@ impl Encoder {
         }
     }
 
-    /// LEB128: seven bits a byte, the lowest first; the highest bit says that more follow.
+    /// Appends in LEB128: seven bits per byte, the lowest first; the highest bit means that more follow.
     fn put(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.bytes.push(value as u8 | 0x80);
@@ -232,7 +233,7 @@ fn must_be_split(pages: &PageSet) -> bool {
     pages.ranges().len() > CLOSED_RUNS_MAX || pages.len() > CLOSED_PAGES_MAX
 }
 
-/// The same pages in sets that are short enough.
+/// Splits the pages into sets that are short enough.
 fn split(pages: &PageSet) -> Vec<PageSet> {
     let mut parts = vec![PageSet::new()];
     let mut count = 0;
@@ -296,7 +297,7 @@ fn tag_of_activity(activity: &Activity) -> u8 {
     }
 }
 
-/// What a record should have had, and did not.
+/// What was expected of a record that is invalid.
 pub(crate) type Expected = &'static str;
 
 /// Takes records out of a chunk.
@@ -314,12 +315,12 @@ impl Decoder {
         Decoder { bytes: Vec::new(), at: 0, before: Before::NOTHING, nodes, granule_bytes }
     }
 
-    /// Goes on with another chunk.
+    /// Continues with another chunk.
     pub(crate) fn begin(&mut self, bytes: Vec<u8>) {
         (self.bytes, self.at, self.before) = (bytes, 0, Before::NOTHING);
     }
 
-    /// Where in the chunk the next record begins; `None` at its end.
+    /// Returns the offset of the next record in the chunk; `None` at its end.
     pub(crate) fn position(&self) -> Option<usize> {
         (self.at < self.bytes.len()).then_some(self.at)
     }
@@ -416,10 +417,10 @@ impl Decoder {
         Ok(Event::Region { granules, page_size, homes, protocol })
     }
 
-    /// A short name; its length comes first.
+    /// Reads a short name, which its length precedes.
     fn name(&mut self) -> Result<String, Expected> {
         let left = (self.bytes.len() - self.at) as u64;
-        let count = self.up_to(left, "a name no longer than what is left")?;
+        let count = self.up_to(left, "a name no longer than the remaining bytes")?;
         let bytes: Result<Vec<u8>, Expected> = (0..count).map(|_| self.byte()).collect();
         String::from_utf8(bytes?).map_err(|_| "a name")
     }
@@ -458,7 +459,7 @@ impl Decoder {
         Ok(version)
     }
 
-    /// Nodes, ascending, and the number of an interval of each.
+    /// Reads ascending nodes, each with the number of an interval.
     fn entries(&mut self) -> Result<Vec<(NodeId, u64)>, Expected> {
         let count = self.count()?;
         let mut entries: Vec<(NodeId, u64)> = Vec::with_capacity(count);
@@ -514,10 +515,11 @@ impl Decoder {
         }
     }
 
-    /// How many things follow, each of which takes two bytes at least: so no more are made room for than there can be.
+    /// Reads a count of items, each of which takes at least two bytes, so that no more are allocated than can
+    /// follow.
     fn count(&mut self) -> Result<usize, Expected> {
         let left = (self.bytes.len() - self.at) as u64;
-        self.up_to(left / 2, "as many entries as there are bytes for").map(|count| count as usize)
+        self.up_to(left / 2, "a number of entries that fits the remaining bytes").map(|count| count as usize)
     }
 
     fn word(&mut self) -> Result<u32, Expected> {

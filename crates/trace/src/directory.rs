@@ -1,7 +1,8 @@
-//! A traced run as a directory: `job.json`, and a file a node.
+//! A traced run as a directory: `job.json`, and a file for each node.
 //!
-//! Files are made relative to the directory's descriptor, anew and for their owner alone: what somebody else has put there under
-//! their names is neither followed nor overwritten. Readers take nothing but regular files, and no more of them than their bounds.
+//! Files are made relative to the directory's descriptor, newly and for their owner only: existing files and
+//! links under their names are neither followed nor overwritten. Readers accept only regular files of limited
+//! length.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::file::{FORMAT_VERSION, TraceError, TraceReader};
 
-/// What `job.json` says: how the run came about, and how it ended.
+/// The content of `job.json`: how the run was started, and how it ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     /// The version of the traces' format.
@@ -25,7 +26,7 @@ pub struct Job {
     pub arguments: Vec<String>,
     /// Nodes of the job.
     pub nodes: u16,
-    /// Program threads a node.
+    /// Program threads on each node.
     pub threads_per_node: u16,
     /// The coherence protocol.
     pub protocol: String,
@@ -33,30 +34,30 @@ pub struct Job {
     pub fabric: String,
     /// The coherence unit of regions that do not choose their own, in bytes.
     pub page_bytes: u32,
-    /// The run's exit status; none while it runs, and for ever if the launcher was killed.
+    /// The run's exit status; `None` while it runs, and for good if the launcher was killed.
     pub exit_status: Option<u8>,
 }
 
 /// The name of the file that describes the job.
 const JOB_FILE: &str = "job.json";
 
-/// `job.json` is no longer than this.
+/// The maximum length of `job.json`.
 const JOB_BYTES_MAX: u64 = 4 << 20;
 
-/// `job.json` until it is whole.
+/// The name of `job.json` until it is complete.
 const JOB_DRAFT: &str = "job.json.new";
 
 impl Job {
     /// Writes `job.json` into an open directory, in place of an earlier one.
     ///
     /// # Errors
-    /// The system's; among them that somebody else has put a file or a link under the name of the draft.
+    /// Those of the system, for example if a file or a link exists under the name of the draft.
     pub fn write(&self, directory: impl AsFd) -> Result<(), TraceError> {
         let failed = |source| TraceError::System { action: format!("write '{JOB_FILE}'"), source };
         let mut json = serde_json::to_vec_pretty(self).map_err(|error| failed(error.into()))?;
         json.push(b'\n');
         let mut draft = create(&directory, JOB_DRAFT).map_err(failed)?;
-        // Whoever reads it meanwhile finds the earlier one or this one, whole.
+        // A reader finds either the earlier file or this one, complete.
         let renamed = || renameat(&directory, JOB_DRAFT, &directory, JOB_FILE).map_err(io::Error::from);
         draft.write_all(&json).and_then(|()| renamed()).map_err(|error| {
             let _ = unlinkat(&directory, JOB_DRAFT, AtFlags::empty());
@@ -65,10 +66,10 @@ impl Job {
     }
 }
 
-/// Makes a file in an open directory: one that was not there, and that its owner alone may read and write.
+/// Makes a new file in an open directory, which only its owner may read and write.
 ///
 /// # Errors
-/// The system's. Anything under that name is an error, a symbolic link too.
+/// Those of the system. Anything that exists under that name is an error, including a symbolic link.
 pub fn create(directory: impl AsFd, name: &str) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(openat(directory, name, flags, Mode::RUSR | Mode::WUSR).map(File::from)?)
@@ -78,18 +79,18 @@ fn system(action: &str, path: &Path, source: io::Error) -> TraceError {
     TraceError::System { action: format!("{action} '{}'", path.display()), source }
 }
 
-/// The name of a node's trace in its directory.
+/// Returns the name of a node's trace in its directory.
 pub fn node_file_name(node: NodeId) -> String {
     format!("node-{node}.trace")
 }
 
-/// Where the trace of a node stands.
+/// Returns the path of a node's trace.
 pub fn node_file(directory: &Path, node: NodeId) -> PathBuf {
     directory.join(node_file_name(node))
 }
 
-/// Opens a regular file to read. What a directory of somebody else's may hold besides (a pipe without a writer, a device
-/// without an end) is refused without waiting for it.
+/// Opens a regular file for reading. Refuses everything else that a directory may contain (a pipe without a
+/// writer, a device without an end) without waiting for it.
 fn open_regular(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(openat(CWD, path, flags, Mode::empty())?);
@@ -110,10 +111,10 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Opens the directory of a run. The nodes' traces are opened one by one, by [`node`](Trace::node).
+    /// Opens the directory of a run. [`node`](Trace::node) opens the nodes' traces one by one.
     ///
     /// # Errors
-    /// When it holds no description of a job that this version can read.
+    /// Fails if it contains no description of a job that this version can read.
     pub fn open(directory: &Path) -> Result<Trace, TraceError> {
         let path = directory.join(JOB_FILE);
         let unfit = |expected: &str, got: String| TraceError::Directory {
@@ -143,15 +144,15 @@ impl Trace {
         Ok(Trace { directory: directory.to_owned(), job })
     }
 
-    /// How the run came about, and how it ended.
+    /// Returns how the run was started, and how it ended.
     pub fn job(&self) -> &Job {
         &self.job
     }
 
-    /// The trace of a node of the job.
+    /// Opens the trace of a node of the job.
     ///
     /// # Errors
-    /// When there is none that this version can read, or it is another node's or another job's.
+    /// Fails if there is none that this version can read, or if it belongs to another node or job.
     pub fn node(&self, node: NodeId) -> Result<TraceReader<BufReader<File>>, TraceError> {
         let path = node_file(&self.directory, node);
         let reader = open(&path)?;
@@ -170,7 +171,7 @@ impl Trace {
 /// Opens one node's trace.
 ///
 /// # Errors
-/// When it is none that this version can read.
+/// Fails if it is not a trace that this version can read.
 pub fn open(path: &Path) -> Result<TraceReader<BufReader<File>>, TraceError> {
     let file = open_regular(path).map_err(|error| system("open", path, error))?;
     TraceReader::new(BufReader::with_capacity(64 << 10, file))

@@ -1,56 +1,57 @@
-//! What a traced run consists of: records of who did what when.
+//! The records of a traced run: which thread did what, and when.
 //!
-//! A node writes its records in one order, in which each thread's are in program order and the node's dealings with pages are in the
-//! order in which they took effect. Nothing orders records of different nodes but what they say: the k-th message that
-//! node a sent to b is the k-th that b received from a, a lock's holds are numbered, meetings have epochs.
-//! Times are for people and cost models; no judgement rests on them.
+//! A node writes its records in one order. The records of each thread are in program order, and the node's
+//! actions on pages are in the order in which they took effect. Records of different nodes are ordered only
+//! by their content: the k-th message that node a sent to b is the k-th that b received from a, a lock's
+//! holds are numbered, meetings have epochs. Times are for people and cost models; no check uses them.
 //!
-//! Three kinds of record answer three questions. **Activities** (`Enter`, `Leave`) and **messages** say where time went. **Ordering
-//! facts** and **accesses** are what consistency is judged by, byte by byte. **Page facts** are what the protocol did to each
-//! page, so that runs whose single accesses nobody has recorded can still be judged, page by page.
+//! Three kinds of records answer three questions. **Activities** (`Enter`, `Leave`) and **messages** show
+//! where time went. **Ordering facts** and **accesses** are the input for checking consistency, byte by byte.
+//! **Page facts** are what the protocol did to each page, so that runs whose single accesses were not
+//! recorded can still be checked, page by page.
 
 use hiroba_base::{
     Access, CondId, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VectorTimestamp,
     VersionVector,
 };
 
-/// A thread of a node, by the order in which the node got to know them.
+/// A thread of a node, numbered in the order in which the node first saw them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ThreadNumber(pub u32);
 
 impl ThreadNumber {
-    /// Not a thread of the program's: what the node did for others, or for nobody in particular.
+    /// Not a thread of the program: work of the node for other nodes, or for no particular thread.
     pub const RUNTIME: ThreadNumber = ThreadNumber(u32::MAX);
 }
 
-/// One record.
+/// A record of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Who.
+    /// The thread.
     pub thread: ThreadNumber,
-    /// When, in nanoseconds since the trace's start as this node's clock tells it.
+    /// Nanoseconds since the trace's start by this node's clock.
     pub at_ns: u64,
-    /// What.
+    /// The event.
     pub event: Event,
 }
 
-/// What a message is, as an index into the trace's table of names.
+/// The kind of a message, an index into the trace's table of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageKind(pub u8);
 
 /// What a thread does from `Enter` to `Leave`. Activities nest (a fault while a handler waits in a call).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// In a fault.
+    /// Handles a fault.
     Fault {
         /// The granule that was touched.
         page: PageId,
-        /// `None` when the machine does not say whether it was a load or a store.
+        /// `None` if the machine does not report whether it was a load or a store.
         wanted: Access,
     },
     /// Takes a lock, or tries to.
     Acquire(LockId),
-    /// Gives a lock up.
+    /// Releases a lock.
     Release(LockId),
     /// Waits for a signal.
     Wait(CondId, LockId),
@@ -58,7 +59,7 @@ pub enum Activity {
     Signal(CondId),
     /// Meets all nodes in a barrier.
     Barrier,
-    /// Meets them for something else: allocation, begin and end of `hiroba_run`, leaving.
+    /// Meets all nodes for something else: allocation, begin and end of `hiroba_run`, leaving.
     Collective,
     /// Operates on an atomic word.
     Atomic {
@@ -69,9 +70,9 @@ pub enum Activity {
     },
     /// Makes its writes known to a node.
     Publish(NodeId),
-    /// In the allocator, or giving a hint.
+    /// In the allocator, or in a hint.
     Other,
-    /// The node handles a message from another.
+    /// Handles a message from another node.
     Serve {
         /// The sender.
         from: NodeId,
@@ -80,28 +81,28 @@ pub enum Activity {
     },
 }
 
-/// What was done.
+/// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The thread begins something that is not computing.
+    /// The thread begins an activity other than computing.
     Enter(Activity),
-    /// It ends what it began last.
+    /// The thread ends the activity that it began last.
     Leave,
 
-    /// A message was handed to the fabric.
+    /// A message was passed to the fabric.
     Sent {
         /// The receiver.
         to: NodeId,
-        /// What it is.
+        /// Its kind.
         kind: MessageKind,
         /// Its length.
         bytes: u32,
     },
-    /// A message came, and is handled next.
+    /// A message arrived, and is handled next.
     Received {
         /// The sender.
         from: NodeId,
-        /// What it is.
+        /// Its kind.
         kind: MessageKind,
         /// Its length.
         bytes: u32,
@@ -111,10 +112,10 @@ pub enum Event {
     Acquired {
         /// The lock.
         lock: LockId,
-        /// How often it had been acquired before, by anybody.
+        /// How many times it had been acquired before, by any thread.
         turn: u64,
     },
-    /// The thread gave a lock up.
+    /// The thread released a lock.
     Released {
         /// The lock.
         lock: LockId,
@@ -123,24 +124,24 @@ pub enum Event {
     },
     /// The thread has met all others of all teams.
     Met {
-        /// How many meetings there were before.
+        /// The number of meetings before.
         epoch: u64,
     },
-    /// What the thread's node knew by now is made known to another.
+    /// Everything that the thread's node knows now is made known to another node.
     Published {
-        /// To whom.
+        /// The other node.
         to: NodeId,
         /// How many publications this node had sent there before.
         count: u64,
     },
     /// Such a publication took effect here.
     PublicationSeen {
-        /// From whom.
+        /// The node that sent it.
         from: NodeId,
-        /// How many had come from there before.
+        /// How many had arrived from there before.
         count: u64,
     },
-    /// The thread's atomic operation on a word.
+    /// The thread operated on an atomic word.
     Atomic {
         /// The word's granule.
         page: PageId,
@@ -148,32 +149,32 @@ pub enum Event {
         offset: u32,
         /// How many operations the word had seen.
         turn: u64,
-        /// What it held.
+        /// Its value before.
         previous: u64,
-        /// What it holds now.
+        /// Its value after.
         current: u64,
     },
 
-    /// A load of 1 to 8 bytes that lie in one granule.
+    /// A load of 1 to 8 bytes within one granule.
     Load {
         /// The granule.
         page: PageId,
         /// The first byte in it.
         offset: u32,
-        /// How many bytes.
+        /// The number of bytes.
         bytes: u8,
-        /// What it returned, little-endian.
+        /// The value, little-endian.
         value: u64,
     },
-    /// A store likewise.
+    /// A store of 1 to 8 bytes within one granule.
     Store {
         /// The granule.
         page: PageId,
         /// The first byte in it.
         offset: u32,
-        /// How many bytes.
+        /// The number of bytes.
         bytes: u8,
-        /// What it wrote.
+        /// The value, little-endian.
         value: u64,
     },
 
@@ -183,61 +184,64 @@ pub enum Event {
         granules: PageRange,
         /// The coherence unit.
         page_size: PageSize,
-        /// The homes in turn, and how many pages in a row each has; from the beginning again when the list is at its end. No count is 0.
+        /// The homes in turn, each with its number of consecutive pages; the list is repeated when it ends.
+        /// No count is 0.
         homes: Vec<(NodeId, u64)>,
-        /// The protocol that keeps them coherent, where it is not the run's; else empty.
+        /// The protocol that keeps them coherent, if it is not the run's; else empty.
         protocol: String,
     },
     /// What the program may do on these granules without a fault.
     Access {
         /// The granules.
         granules: PageRange,
-        /// What runs free. Where stores are tracked without faults it is `Write` at once.
+        /// The access. If stores are tracked without faults it is `Write` at once.
         access: Access,
     },
-    /// A page's frame here holds the intervals of other nodes through `version`, or more.
+    /// A page's frame here contains the intervals of other nodes through `version`, or more.
     Holds {
         /// The page.
         page: PageId,
-        /// Which intervals.
+        /// The intervals.
         version: VersionVector,
     },
     /// The changes that an interval of another node made to a page homed here are in its frame.
     Applied {
         /// The page.
         page: PageId,
-        /// Whose interval.
+        /// The node of the interval.
         writer: NodeId,
-        /// Which.
+        /// The interval.
         seq: IntervalSeq,
-        /// Length of the diff.
+        /// The length of the diff.
         bytes: u32,
     },
     /// A diff was made for the interval that is being closed.
     Diffed {
         /// The page.
         page: PageId,
-        /// Its length; 0 when nothing differed.
+        /// Its length; 0 if nothing differed.
         bytes: u32,
     },
-    /// A pristine copy of the page was made.
+    /// A twin of the page was made.
     Twinned {
         /// The page.
         page: PageId,
     },
-    /// The node ended an interval in which it wrote these pages. Very many are several records in a row with the same number.
+    /// The node ended an interval in which it wrote these pages. A very large set takes several consecutive
+    /// records with the same number.
     Closed {
         /// Its number.
         seq: IntervalSeq,
         /// The pages, each by its first granule.
         pages: PageSet,
     },
-    /// Everything that the node's threads do from now on is ordered after these intervals: what it knew before, and these.
+    /// Everything that the node's threads do from now on is ordered after these intervals: what it knew
+    /// before, and these.
     Seen {
         /// The entries that grew, by ascending node.
         grown: Vec<(NodeId, IntervalSeq)>,
     },
-    /// From now on the node takes these pages for homed there.
+    /// From now on the node considers these pages homed on `to`.
     Moved {
         /// The pages, each by its first granule.
         pages: PageSet,
@@ -247,8 +251,8 @@ pub enum Event {
 }
 
 impl Event {
-    /// The page that holds a granule of an [`Event::Region`], by its first granule, and the page's home; `None` when the region does not
-    /// hold it, or names no home.
+    /// Returns the page that contains a granule of an [`Event::Region`], by its first granule, and the page's
+    /// home; `None` if the region does not contain it, or names no home.
     pub fn home_of(&self, granule: PageId, granule_bytes: u32) -> Option<(PageId, NodeId)> {
         let Event::Region { granules, page_size, homes, .. } = self else { return None };
         let granules_per_page = page_size.bytes() as u64 / u64::from(granule_bytes.max(1));
@@ -266,7 +270,7 @@ impl Event {
         Some((PageId(granules.first.0 + index * granules_per_page), home?.0))
     }
 
-    /// What [`Event::Seen`] says of two timestamps of one node, if anything grew.
+    /// Returns the [`Event::Seen`] for two timestamps of one node, if anything grew.
     pub fn seen(before: &VectorTimestamp, now: &VectorTimestamp) -> Option<Event> {
         let nodes = now.nodes() as u16;
         let grown = NodeId::all(nodes).filter(|node| now.get(*node) > before.get(*node));

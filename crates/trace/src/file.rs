@@ -1,4 +1,4 @@
-//! One node's trace as a file: a preface and a header, then chunks. `docs/TRACE.md` is the description.
+//! One node's trace as a file: a preface and a header, then chunks. `docs/TRACE.md` describes the format.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -15,41 +15,42 @@ const MAGIC: [u8; 8] = *b"HirobaTr";
 /// The version of the format that this library writes and reads.
 pub const FORMAT_VERSION: u32 = 2;
 
-/// No header is longer than this.
+/// The maximum length of a header.
 const HEADER_BYTES_MAX: u32 = 256 << 10;
 
-/// No chunk's records take more than this; a reader allocates no more.
+/// The maximum length of a chunk's records; a reader allocates no more.
 pub const CHUNK_BYTES_MAX: u32 = 2 << 20;
 
-/// A writer ends a chunk with the record that makes it this long.
+/// A writer ends a chunk with the record that reaches this length.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// A chunk's head: how long its records are, how many, and their checksum, each four bytes.
+/// The length of a chunk's head: the length of its records, their number, and their checksum, each four
+/// bytes.
 const CHUNK_HEAD_BYTES: usize = 12;
 
-/// What a node's trace says before its first record.
+/// What precedes the records of a node's trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// Whose trace it is.
+    /// The node.
     pub node: NodeId,
     /// Nodes of the job.
     pub nodes: u16,
-    /// Bytes of a granule, in which places in the shared region are counted.
+    /// Bytes of a granule, the unit in which places in the shared region are counted.
     pub granule_bytes: u32,
     /// The coherence unit of regions that do not choose their own.
     pub page_size: PageSize,
     /// The machine that the node ran on; nodes with equal numbers have one monotonic clock.
     pub host: u16,
-    /// What the host's monotonic clock said at the trace's start, in nanoseconds.
+    /// The time of the host's monotonic clock at the trace's start, in nanoseconds.
     pub monotonic_ns: u64,
-    /// What its clock of real time said then, in nanoseconds since 1970.
+    /// The time of its real-time clock at that moment, in nanoseconds since 1970.
     pub realtime_ns: u64,
     /// The names of the kinds of messages, by number.
     pub message_kinds: Vec<String>,
 }
 
 impl Header {
-    /// The name of a kind of message.
+    /// Returns the name of a kind of message.
     pub fn name_of(&self, kind: MessageKind) -> &str {
         self.message_kinds.get(usize::from(kind.0)).map_or("message of an unknown kind", String::as_str)
     }
@@ -60,58 +61,59 @@ impl Header {
 pub enum Ending {
     /// With its end mark: nothing is missing.
     Complete,
-    /// Without: its node was killed, or ended badly. All records up to the last whole chunk have been read.
+    /// Without an end mark: the node was killed, or ended badly. All records up to the last complete chunk
+    /// have been read.
     CutOff {
-        /// Up to which byte the file makes sense.
+        /// The end of the valid part of the file.
         at_byte: u64,
     },
 }
 
-/// Why a trace cannot be read or written.
+/// The reason why a trace cannot be read or written.
 #[derive(Debug, Error)]
 pub enum TraceError {
-    /// The system's answer.
+    /// An error of the system.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was tried.
+        /// The attempted action.
         action: String,
-        /// Why it failed.
+        /// The reason.
         source: io::Error,
     },
-    /// It is something else, or too short to tell.
+    /// The file is something else, or too short to tell.
     #[error(
         "expected a trace of a node, got a file that does not begin like one; traces are written by `hiroba run --trace DIR`"
     )]
     NotATrace,
-    /// It is empty.
+    /// The file is empty.
     #[error(
         "expected the trace of a node, got an empty file; the node never joined its job, or its host was lost"
     )]
     Empty,
-    /// It is of another version.
+    /// The file has another version of the format.
     #[error(
         "expected a trace in format {FORMAT_VERSION}, got one in format {got}; read it with the version of Hiroba that wrote it"
     )]
     Version {
-        /// What it says.
+        /// Its version.
         got: u32,
     },
-    /// Bytes are not as they were written.
+    /// The bytes are not those that were written.
     #[error("expected {expected}, got something else at byte {at_byte}; the trace is damaged")]
     Damaged {
-        /// What should stand there.
+        /// The expected content.
         expected: String,
-        /// Where.
+        /// The place.
         at_byte: u64,
     },
-    /// The directory holds no trace, or not all of one.
+    /// The directory contains no trace, or an incomplete one.
     #[error("expected {expected} in '{directory}', got {got}")]
     Directory {
-        /// Where.
+        /// The directory.
         directory: String,
-        /// What should be there.
+        /// The expected content.
         expected: String,
-        /// What is.
+        /// The actual content.
         got: String,
     },
 }
@@ -121,8 +123,8 @@ fn io_error(action: &str) -> impl FnOnce(io::Error) -> TraceError {
     |source| TraceError::System { action, source }
 }
 
-/// Writes a trace, chunk by chunk. Without [`finish`](TraceWriter::finish) it counts as cut off, and what was recorded since the last
-/// whole chunk is lost.
+/// Writes a trace, chunk by chunk. Without [`finish`](TraceWriter::finish) the trace counts as cut off, and
+/// records since the last complete chunk are lost.
 #[derive(Debug)]
 pub struct TraceWriter<W: Write> {
     to: W,
@@ -136,7 +138,7 @@ impl<W: Write> TraceWriter<W> {
     /// Begins a trace.
     ///
     /// # Errors
-    /// The system's, from writing.
+    /// Those of the system when writing.
     pub fn new(mut to: W, header: &Header) -> io::Result<TraceWriter<W>> {
         let json = serde_json::to_vec(header)?;
         let length = u32::try_from(json.len()).ok().filter(|length| *length <= HEADER_BYTES_MAX);
@@ -155,7 +157,7 @@ impl<W: Write> TraceWriter<W> {
     /// Adds a record.
     ///
     /// # Errors
-    /// The system's, when a chunk is full and cannot be written.
+    /// Those of the system, if a chunk is full and cannot be written.
     pub fn record(&mut self, thread: ThreadNumber, at_ns: u64, event: &Event) -> io::Result<()> {
         self.encoder.record(thread, at_ns, event);
         if self.encoder.content().0.len() >= CHUNK_BYTES {
@@ -164,10 +166,10 @@ impl<W: Write> TraceWriter<W> {
         Ok(())
     }
 
-    /// Ends the present chunk, so that what has been recorded is safe.
+    /// Ends the present chunk, so that the records so far are safe.
     ///
     /// # Errors
-    /// The system's, from writing.
+    /// Those of the system when writing.
     pub fn flush(&mut self) -> io::Result<()> {
         let (_, records) = self.encoder.content();
         if records == 0 {
@@ -176,26 +178,26 @@ impl<W: Write> TraceWriter<W> {
         self.write_chunk()
     }
 
-    /// Ends the trace in good order.
+    /// Ends the trace with its end mark.
     ///
     /// # Errors
-    /// The system's, from writing.
+    /// Those of the system when writing.
     pub fn finish(mut self) -> io::Result<W> {
         self.end()?;
         Ok(self.to)
     }
 
-    /// The same for a writer that cannot be given up: nothing may be recorded any more.
+    /// Does the same for a writer that cannot be consumed. Nothing may be recorded afterwards.
     ///
     /// # Errors
-    /// The system's, from writing.
+    /// Those of the system when writing.
     pub fn end(&mut self) -> io::Result<()> {
         self.flush()?;
         self.write_chunk()?;
         self.to.flush()
     }
 
-    /// How many records there are, and how many bytes they take in the file, as far as written.
+    /// Returns the number of records, and the bytes of those that have been written to the file.
     pub fn written(&self) -> (u64, u64) {
         (self.records, self.bytes)
     }
@@ -227,28 +229,28 @@ fn checksum(length: u32, records: u32, content: &[u8]) -> u32 {
 
 /// Reads a trace, one chunk at a time: an iterator over its records, in the order in which they were written.
 ///
-/// After the last record [`ending`](TraceReader::ending) says whether it was the last that the node wrote. An error ends the
-/// iteration.
+/// After the last record, [`ending`](TraceReader::ending) tells whether it was the last that the node wrote.
+/// An error ends the iteration.
 #[derive(Debug)]
 pub struct TraceReader<R: Read> {
     from: R,
     header: Header,
     decoder: Decoder,
-    /// Records that the present chunk still has, as its head says.
+    /// Records that remain in the present chunk, according to its head.
     records_left: u32,
-    /// Where its records begin in the file.
+    /// The offset of its records in the file.
     chunk_at: u64,
-    /// Where the next chunk begins.
+    /// The offset of the next chunk.
     next_at: u64,
     ending: Option<Ending>,
     failed: bool,
 }
 
 impl<R: Read> TraceReader<R> {
-    /// Reads what stands before the records.
+    /// Reads the preface and the header.
     ///
     /// # Errors
-    /// When it is not the beginning of a trace that this version can read.
+    /// Fails if they are not those of a trace that this version can read.
     pub fn new(mut from: R) -> Result<TraceReader<R>, TraceError> {
         let mut preface = [0; 20];
         let got = read_up_to(&mut from, &mut preface).map_err(io_error("read the trace"))?;
@@ -260,14 +262,14 @@ impl<R: Read> TraceReader<R> {
         }
         let damaged = |expected: &str| TraceError::Damaged { expected: expected.to_owned(), at_byte: 20 };
         if got < preface.len() {
-            return Err(damaged("a header behind the beginning"));
+            return Err(damaged("a header after the preface"));
         }
         let [version, length, checksum] = [8, 12, 16].map(|at| word(&preface, at));
         if version != FORMAT_VERSION {
             return Err(TraceError::Version { got: version });
         }
         if length > HEADER_BYTES_MAX {
-            return Err(damaged("a header that is not so long"));
+            return Err(damaged("a header of valid length"));
         }
         let json = read_bytes(&mut from, length)?;
         if json.len() < length as usize || crc32fast::hash(&json) != checksum {
@@ -297,17 +299,17 @@ impl<R: Read> TraceReader<R> {
         })
     }
 
-    /// What stands before the records.
+    /// Returns the header.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// How the trace ends, once all its records have been read.
+    /// Returns how the trace ends, once all its records have been read.
     pub fn ending(&self) -> Option<Ending> {
         self.ending
     }
 
-    /// Goes on with the next chunk; false at the end.
+    /// Continues with the next chunk. Returns false at the end.
     fn next_chunk(&mut self) -> Result<bool, TraceError> {
         let at_byte = self.next_at;
         let damaged = |expected: &str| TraceError::Damaged { expected: expected.to_owned(), at_byte };
@@ -333,7 +335,7 @@ impl<R: Read> TraceReader<R> {
         self.next_at = self.chunk_at + u64::from(length);
         if records == 0 {
             if read_up_to(&mut self.from, &mut [0]).map_err(io_error("read the trace"))? > 0 {
-                return Err(damaged("nothing behind the end mark"));
+                return Err(damaged("nothing after the end mark"));
             }
             self.ending = Some(Ending::Complete);
             return Ok(false);
@@ -377,7 +379,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     bytes[at..at + 4].iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte))
 }
 
-/// Fills `buffer` as far as there is something; how far.
+/// Fills as much of `buffer` as there are bytes. Returns the number of bytes.
 fn read_up_to(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -391,7 +393,7 @@ fn read_up_to(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// So many bytes, or as many as there are.
+/// Reads `length` bytes, or fewer if the file ends.
 fn read_bytes(from: &mut impl Read, length: u32) -> Result<Vec<u8>, TraceError> {
     let mut bytes = Vec::new();
     from.take(u64::from(length)).read_to_end(&mut bytes).map_err(io_error("read the trace"))?;

@@ -1,8 +1,9 @@
-//! What is known of a run afterwards: the account (where each node's time went and what it counted), and the trace (who did what
-//! when).
+//! What a run leaves behind: the account (where each node's time went, and its counters), and the trace
+//! (which thread did what, and when).
 //!
-//! The breakdown is that of Barli, Watanabe, Sakai and Tanaka: computing, read faults, write faults, barriers,
-//! locks, and serving others. The JSON form is part of the contract with users; fields are only ever added.
+//! The breakdown of time is that of Barli, Watanabe, Sakai and Tanaka: computing, read faults, write faults,
+//! barriers, locks, and serving others. The JSON form is part of the contract with users; fields are only
+//! ever added.
 
 #![forbid(unsafe_code)]
 

@@ -3,30 +3,30 @@ use std::ops::AddAssign;
 use hiroba_base::{CodeSite, NodeId};
 use serde::{Deserialize, Serialize};
 
-/// Seconds of a node's threads, by what the threads were doing.
+/// Seconds of a node's threads, by their activity.
 ///
 /// Between joining and leaving the job every instant of every program thread belongs to exactly one
 /// class, so the classes sum to threads × wall time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimeBreakdown {
-    /// The program's own code (descheduled time included: a crowded machine shows here).
+    /// The program's own code (including descheduled time, so a crowded machine shows here).
     pub compute: f64,
-    /// Waiting for a page that was loaded from.
+    /// Waiting for a page after a load.
     pub read_fault: f64,
-    /// Waiting for a page that was stored to: fetch, twin and the change of protection.
+    /// Waiting for a page after a store: fetch, twin and the change of protection.
     pub write_fault: f64,
-    /// In barriers, from arrival (making and sending diffs included) to departure.
+    /// In barriers, from arrival to departure, including diffs.
     pub barrier: f64,
-    /// In locks and condition variables: waiting, and making and sending diffs at release.
+    /// In locks and condition variables: waiting, and diffs at the release.
     pub lock: f64,
-    /// Serving other nodes while the program's threads would have computed.
+    /// Serving other nodes at times when the program's threads would have computed.
     pub serve: f64,
     /// Start-up, allocation, atomics, shutdown.
     pub other: f64,
 }
 
 impl TimeBreakdown {
-    /// The classes with the names users see, in the order they are shown.
+    /// Returns the classes with the names that users see, in the order in which they are shown.
     pub fn classes(&self) -> [(&'static str, f64); 7] {
         [
             ("compute", self.compute),
@@ -54,7 +54,7 @@ impl TimeBreakdown {
         }
     }
 
-    /// The sum over all classes, in seconds.
+    /// Returns the sum of all classes in seconds.
     pub fn sum(&self) -> f64 {
         self.classes().iter().map(|class| class.1).sum()
     }
@@ -74,7 +74,7 @@ impl AddAssign for TimeBreakdown {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a node counted between joining and leaving the job.
+        /// The counts of a node between joining and leaving the job.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Counters {
@@ -88,7 +88,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// The counters with the names users see, in the order they are shown.
+            /// Returns the counters with the names that users see, in the order in which they are shown.
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
             }
@@ -97,82 +97,91 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Faults taken by loads.
+    /// Faults caused by loads.
     read_faults,
-    /// Faults taken by stores.
+    /// Faults caused by stores.
     write_faults,
-    /// Whole pages brought in because a thread waited for them.
+    /// Whole pages fetched because a thread waited for them.
     pages_fetched,
-    /// Whole pages brought in ahead of use.
+    /// Whole pages fetched before use.
     pages_prefetched,
-    /// Pristine copies made.
+    /// Twins made.
     twins_made,
-    /// Diffs made, those that turned out empty included.
+    /// Diffs made, including empty ones.
     diffs_made,
     /// Encoded bytes of the diffs that were sent to homes.
     diff_bytes,
-    /// Of the diffs made, those that were sent before their interval ended (AURC).
+    /// Diffs that were sent before their interval ended (AURC), a part of the diffs made.
     early_diffs,
-    /// Of the bytes of diffs, theirs.
+    /// Bytes of these, a part of the bytes of diffs.
     early_diff_bytes,
-    /// Nanoseconds that twins took to make.
+    /// Nanoseconds for making twins.
     twin_ns,
-    /// Nanoseconds that diffs took to make.
+    /// Nanoseconds for making diffs.
     diff_ns,
-    /// Nanoseconds that diffs took to apply.
+    /// Nanoseconds for applying diffs.
     apply_ns,
-    /// Cached pages whose access was taken away by a write notice.
+    /// Cached pages that a write notice voided.
     invalidations,
     /// Diffs of other nodes applied to pages homed here.
     updates_applied,
     /// Pages whose home moved here.
     home_migrations,
-    /// Barriers crossed.
+    /// Barriers passed.
     barriers,
-    /// Locks acquired, by `trylock` and on return from a condition variable too.
+    /// Locks acquired, including those by `trylock` and on return from a condition variable.
     lock_acquires,
-    /// How often a thread that slept, waiting for others, was woken.
+    /// How many times a thread that slept while waiting for others was woken.
     wakeups,
-    /// Frames given up for want of memory.
+    /// Atomic instructions of an executable that were replaced at its start.
+    atomic_sites,
+    /// Atomic instructions, and fences, that were made exclusive in the job.
+    exclusive_atomics,
+    /// How many times a thread that waited for a plain store had all nodes publish theirs.
+    exchanges,
+    /// Frames given up for lack of memory.
     evictions,
+    /// Granules (the kernel's pages) that were written to the swap file.
+    swap_outs,
+    /// Granules that were read back from the swap file.
+    swap_ins,
     /// Bytes written to and read from swap.
     swap_bytes,
-    /// Protocol messages handed to the fabric (a batch of diffs is one message).
+    /// Protocol messages passed to the fabric (a batch of diffs is one message).
     messages_sent,
-    /// Bytes handed to the network: datagram payloads with headers, acknowledgements and retransmissions.
+    /// Bytes passed to the network: datagram payloads with headers, acknowledgements and retransmissions.
     bytes_sent,
-    /// Datagrams sent again because an acknowledgement was missing.
+    /// Datagrams that were sent again because an acknowledgement was missing.
     retransmits,
-    /// Datagrams dropped because they were not of this job or not well-formed.
+    /// Datagrams that were dropped because they did not belong to this job or were malformed.
     datagrams_rejected,
-    /// The most bytes that frames and twins took at once.
+    /// The maximum number of bytes that frames and twins took at one time.
     resident_bytes_max,
 }
 
 /// One node's account.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeStatistics {
-    /// Whose account it is.
+    /// The node.
     pub node: NodeId,
     /// Seconds from joining to leaving the job.
     pub wall_s: f64,
-    /// The share that its threads got of the processor time which they could have used: time running over
-    /// time running or waiting for a processor. `None` where the kernel does not count it.
+    /// The share that its threads got of the processor time that they could have used: time running divided
+    /// by time running or waiting for a processor. `None` if the kernel does not count it.
     #[serde(default)]
     pub core_share: Option<f64>,
-    /// The job has more threads on the node's machine than that has cores for them, so that they take turns.
+    /// Whether the job has more threads on the node's machine than there are cores, so that they take turns.
     #[serde(default)]
     pub shares_cores: bool,
-    /// The part of its processors' time that others than this node had. `None` where the kernel does not
-    /// tell.
+    /// The part of its processors' time that other processes had. `None` if the kernel does not report it.
     #[serde(default)]
     pub others_share: Option<f64>,
-    /// Where they went; sums to threads × `wall_s`.
+    /// Seconds by activity; their sum is threads × `wall_s`.
     pub time_s: TimeBreakdown,
-    /// What was counted.
+    /// The counters.
     #[serde(flatten)]
     pub counters: Counters,
-    /// The regions that the node waited for most, the first ones first.
+    /// The regions that the node waited for most, in descending order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub regions: Vec<RegionStatistics>,
 }
@@ -180,25 +189,25 @@ pub struct NodeStatistics {
 /// What a node waited for in one region: a collective allocation, or the arena of a node's `hiroba_malloc`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RegionStatistics {
-    /// Where it begins.
+    /// Its address.
     pub address: u64,
     /// Its length in bytes.
     pub bytes: u64,
-    /// The call that allocated it, if that is known.
+    /// The call that allocated it, if it is known.
     pub site: Option<CodeSite>,
-    /// Whose arena it is.
+    /// The node whose arena it is.
     pub arena_of: Option<NodeId>,
     /// Seconds that threads waited for its pages.
     pub fault_s: f64,
-    /// Seconds that threads made and sent diffs of its pages.
+    /// Seconds that threads took to make and send diffs of its pages.
     pub release_s: f64,
     /// Pages fetched one by one.
     pub fetched_singly: u64,
     /// Pages that came with others, or before they were touched.
     pub fetched_together: u64,
-    /// Diffs sent to homes elsewhere.
+    /// Diffs sent to other homes.
     pub diffs: u64,
-    /// Pages lost at the very synchronisation at which this node told of its own stores to them.
+    /// Pages lost at the same synchronisation at which this node announced its own stores to them.
     pub falsely_shared: u64,
     /// Pages lost with a lock's grant after this node had stored to them.
     pub lost_with_locks: u64,
@@ -223,7 +232,7 @@ pub struct RunStatistics {
     pub program: String,
     /// Nodes of the job.
     pub nodes: u16,
-    /// Program threads a node.
+    /// Program threads on each node.
     pub threads_per_node: u16,
     /// The coherence protocol.
     pub protocol: String,
@@ -231,9 +240,9 @@ pub struct RunStatistics {
     pub fabric: String,
     /// The coherence unit in bytes.
     pub page_bytes: u32,
-    /// Seconds from the first node's start to the last node's end, as the launcher saw them.
+    /// Seconds from the first node's start to the last node's end, measured by the launcher.
     pub wall_s: f64,
-    /// One account a node, by ascending node.
+    /// One account per node, by ascending node.
     pub per_node: Vec<NodeStatistics>,
     /// Their sums.
     pub total: Totals,

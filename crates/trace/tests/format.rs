@@ -1,4 +1,4 @@
-//! Traces survive being written and read, whatever they hold; damage is noticed, a missing end is said.
+//! Traces survive writing and reading, whatever their content; damage and a missing end are detected.
 
 use hiroba_base::{Access, CondId, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VersionVector};
 use hiroba_trace::{
@@ -46,7 +46,7 @@ fn kind() -> impl Strategy<Value = MessageKind> {
     any::<u8>().prop_map(MessageKind)
 }
 
-/// A word's place in a granule.
+/// Returns the place of a word in a granule.
 fn word() -> impl Strategy<Value = u32> {
     (0..GRANULE_BYTES / 8).prop_map(|word| word * 8)
 }
@@ -152,7 +152,7 @@ fn record() -> impl Strategy<Value = Record> {
     (thread, at_ns, event()).prop_map(|(thread, at_ns, event)| Record { thread, at_ns, event })
 }
 
-/// The file, and where its chunks begin.
+/// Returns the file, and where its chunks begin.
 fn written(records: &[Record], flush_every: usize, finish: bool) -> (Vec<u8>, Vec<u64>) {
     let mut writer = TraceWriter::new(Vec::new(), &header()).unwrap();
     let mut chunks = vec![writer.written().1];
@@ -229,7 +229,7 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] ^= change;
         let (got, ending, error) = read(&bytes);
-        // A length that has grown may make the rest of the file look like a chunk that was not written out.
+        // A corrupted length may make the rest of the file look like an incomplete chunk.
         prop_assert!(error.is_some() || matches!(ending, Some(Ending::CutOff { .. })), "byte {at}");
         prop_assert!(got.len() <= records.len());
         prop_assert_eq!(&got[..], &records[..got.len()], "what is handed out was written");

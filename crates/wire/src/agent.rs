@@ -1,19 +1,21 @@
-//! The channel between the launcher and its agent on another host: the standard input and output of `hiroba agent`.
+//! The channel between the launcher and its agent on another host: the standard input and output of `hiroba
+//! agent`.
 //!
 //! ```text
 //! launcher                                   agent
-//!    | <---------- a line of text: Greeting - |   version and build, before anything else is said
+//!    | <---------- a line of text: Greeting - |   version and build, before all messages
 //!    | -- ToAgent::Bind --------------------> |
 //!    | <------------------ FromAgent::Bound - |   where its nodes' sockets are
 //!    | -- ToAgent::Prepare -----------------> |   the job, with the sockets of all hosts and the key
 //!    | <------------------ FromAgent::Ready - |   its nodes wait at the gate
 //!    | -- ToAgent::Open --------------------> |   and execute the program
-//!    | <------------------- FromAgent::Node - |   what becomes of each …
+//!    | <------------------- FromAgent::Node - |   events of each node …
 //!    | -- ToAgent::Finish ------------------> |   all nodes of the job have ended
 //! ```
 //!
-//! All but the greeting travels in frames: the length (32 bits, little-endian), then so many bytes of a message. End of file means that the
-//! other side is gone: an agent whose launcher has died ends its nodes.
+//! All messages except the greeting travel in frames: the length (32 bits, little-endian), then a message of
+//! that length. End of file means that the other side is gone: an agent whose launcher has died ends its
+//! nodes.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -24,19 +26,21 @@ pub use serde_bytes::ByteBuf;
 use crate::FabricKind;
 use crate::control::{JobDescription, ToLauncher, ToNode};
 
-/// No frame to an agent is longer, in bytes: it may hold all that an `execve` takes.
+/// The maximum length of a frame to an agent, in bytes: it may contain all arguments of an `execve`.
 pub const TO_AGENT_BYTES_MAX: usize = 8 << 20;
 
-/// No frame from an agent is longer, in bytes: it may hold the longest control message of a node.
+/// The maximum length of a frame from an agent, in bytes: it may contain the longest control message of a
+/// node.
 pub const FROM_AGENT_BYTES_MAX: usize = 256 << 10;
 
-/// What an agent may have sent of its nodes' output before the launcher has taken it ([`ToAgent::Taken`]), in bytes.
+/// How much of its nodes' output an agent may have sent before the launcher has taken it
+/// ([`ToAgent::Taken`]), in bytes.
 pub const OUTPUT_BYTES_MAX: usize = 256 << 10;
 
-/// A piece of a node's trace is no longer, in bytes.
+/// The maximum length of a piece of a node's trace, in bytes.
 pub const TRACE_PIECE_BYTES_MAX: usize = 64 << 10;
 
-/// Begins an agent's first line.
+/// The first word of an agent's first line.
 const GREETING_WORD: &str = "hiroba-agent";
 
 /// An agent's first line: text, so that every version understands those of all others.
@@ -46,7 +50,7 @@ pub struct Greeting {
     pub version: String,
     /// The agent's build.
     pub build: String,
-    /// How many processors its host has for it.
+    /// How many processors the agent may use on its host.
     pub cores: u16,
 }
 
@@ -57,7 +61,7 @@ impl core::fmt::Display for Greeting {
 }
 
 impl Greeting {
-    /// Reads a line; `None` when it is no greeting (what a login shell prints, say).
+    /// Parses a line; `None` if it is not a greeting (such as the output of a login shell).
     pub fn parse(line: &str) -> Option<Greeting> {
         let mut words = line.trim_end().split(' ');
         if words.next() != Some(GREETING_WORD) {
@@ -71,9 +75,9 @@ impl Greeting {
 /// What an agent runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Errand {
-    /// The job as the agent's first node sees it; the agent fills in what differs from node to node.
+    /// The job's description for the agent's first node; the agent fills in what differs from node to node.
     pub job: JobDescription,
-    /// How many nodes run here, numbered on from the first.
+    /// How many nodes run here, numbered from the first.
     pub nodes: u16,
     /// The program as the user named it.
     #[serde(with = "serde_bytes")]
@@ -85,59 +89,60 @@ pub struct Errand {
     /// The directory to run in.
     #[serde(with = "serde_bytes")]
     pub directory: Vec<u8>,
-    /// Whether each node gets processors of its own, where there are enough.
+    /// Whether each node gets processors of its own, if there are enough.
     pub bind: bool,
-    /// Whether to keep the processors from sleeping deeply; `None`: where it is allowed.
+    /// Whether to keep the processors out of deep sleep; `None` does so if it is allowed.
     pub low_latency: Option<bool>,
-    /// Whether the nodes record traces, which the agent sends home when it is told to finish.
+    /// Whether the nodes record traces, which the agent sends when it is told to finish.
     pub traced: bool,
 }
 
 /// From the launcher to an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToAgent {
-    /// Make the endpoints of so many nodes.
+    /// Make the endpoints of this many nodes.
     Bind {
-        /// What will carry the messages of the job.
+        /// The fabric of the job.
         fabric: FabricKind,
         /// The host's address.
         address: IpAddr,
         /// How many nodes.
         nodes: u16,
     },
-    /// Start the nodes as far as the gate.
+    /// Start the nodes, up to the gate.
     Prepare(Box<Errand>),
     /// Let the nodes execute the program.
     Open,
-    /// Tell all nodes this.
+    /// Send this message to all nodes.
     Tell(ToNode),
     /// Send this signal to all processes of the nodes.
     Signal(i32),
-    /// Are you there?
+    /// Requests a sign of life.
     Ping {
-        /// Comes back with the answer.
+        /// Returned in the answer.
         number: u64,
     },
-    /// So much of the nodes' output has been taken.
+    /// The launcher has taken this much of the nodes' output.
     Taken {
-        /// How much.
+        /// The number of bytes.
         bytes: u32,
     },
-    /// Another node misses this one: tell what its threads do.
+    /// Another node no longer hears this one: report what its threads do.
     Examine {
-        /// Which one.
+        /// The node.
         node: NodeId,
     },
-    /// All nodes of the job have ended: end what they left behind, send the rest of the output, then the traces, and end.
+    /// All nodes of the job have ended: end the processes that they left behind, send the rest of the output,
+    /// then the traces, and end.
     Finish,
 }
 
 /// From an agent to the launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromAgent {
-    /// The endpoints are made.
+    /// The endpoints exist.
     Bound {
-        /// Where each node's socket is bound.
+        /// The address of each node's socket.
         addresses: Vec<SocketAddr>,
     },
     /// All nodes wait at the gate.
@@ -157,53 +162,53 @@ pub enum FromAgent {
         /// The error number of `execve`.
         errno: i32,
     },
-    /// Something has become of a node.
+    /// An event of a node.
     Node {
-        /// Which one.
+        /// The node.
         node: NodeId,
-        /// What.
+        /// The event.
         event: NodeEvent,
     },
-    /// The next piece of a node's trace, once the node has ended.
+    /// The next piece of a node's trace, after the node has ended.
     Trace {
-        /// Which one.
+        /// The node.
         node: NodeId,
-        /// No more than [`TRACE_PIECE_BYTES_MAX`].
+        /// At most [`TRACE_PIECE_BYTES_MAX`].
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// The answer to a ping. All that the nodes had said before the ping came has been passed on.
+    /// The answer to a ping. Everything that the nodes had sent before the ping arrived has been passed on.
     Pong {
-        /// The ping's.
+        /// The ping's number.
         number: u64,
     },
 }
 
-/// What becomes of a node, as those see it who started it.
+/// What happens to a node, as seen by the process that started it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum NodeEvent {
-    /// It says something.
+    /// It sends a message.
     Said(ToLauncher),
-    /// It has sent bytes that are no message.
+    /// It has sent bytes that are not a message.
     Garbled {
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
     /// The process that joined the job has ended; the node's own process, a wrapper, still runs.
     JoinedProcessEnded {
-        /// Which process.
+        /// The process.
         pid: i32,
     },
     /// It answers no pings.
     Silent {
-        /// Its process is stopped (SIGSTOP), not merely silent.
+        /// Whether its process is stopped (SIGSTOP).
         stopped: bool,
-        /// Where each of its threads stands, and what it got of the processors meanwhile: lines for the user.
+        /// Where each of its threads is, and what it got of the processors meanwhile: lines for the user.
         evidence: Vec<String>,
     },
-    /// What its threads do, since the launcher asked: lines for the user.
+    /// What its threads do, as the launcher requested: lines for the user.
     Examined {
-        /// As for a node that is silent; none where it has ended.
+        /// As for a silent node; empty if the node has ended.
         evidence: Vec<String>,
     },
     /// It has exited.
@@ -211,27 +216,27 @@ pub enum NodeEvent {
         /// Its status.
         status: u8,
     },
-    /// The kernel has probably killed it for want of memory; that it was killed is told next.
+    /// The kernel has probably killed it for lack of memory; the death itself is reported next.
     OutOfMemory {
-        /// What tells so, and what to do.
+        /// The evidence, and what to do.
         sentence: String,
     },
     /// A signal has killed it.
     Killed {
-        /// Which one.
+        /// The signal.
         signal: i32,
     },
-    /// It has written something.
+    /// It has written output.
     Output {
-        /// To standard error, not standard output.
+        /// Whether it is standard error instead of standard output.
         to_error: bool,
-        /// What.
+        /// The output.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
     /// It has closed one of its streams.
     OutputEnded {
-        /// Standard error, not standard output.
+        /// Whether it is standard error instead of standard output.
         to_error: bool,
     },
 }

@@ -1,31 +1,31 @@
-//! What the nodes of a job do together.
+//! Actions that all nodes of a job take together.
 
 use hiroba_base::{NodeId, PageSize};
 use serde::{Deserialize, Serialize};
 
-/// How a collectively allocated region's pages are spread over homes.
+/// How the pages of a collectively allocated region are spread over homes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Placement {
-    /// Consecutive blocks of pages, one a node.
+    /// Consecutive blocks of pages, one per node.
     Block,
     /// Page by page in turn.
     Cyclic,
     /// All on one node.
     On(NodeId),
-    /// Each page on the node that is the first to touch it, and until then in consecutive blocks.
+    /// Each page on the node that touches it first, and in consecutive blocks until then.
     FirstTouch,
 }
 
-/// A coherence protocol, by the number that all nodes of one build know it by.
+/// A coherence protocol, by a number that is the same on all nodes of one build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProtocolNumber(pub u8);
 
-/// What the nodes of a job do together. All must name the same, but for followers.
+/// An action that all nodes of a job take together. All must name the same one, except followers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Collective {
-    /// Wait for everybody.
+    /// Wait for all.
     Barrier,
-    /// Wait for everybody, then leave the job.
+    /// Wait for all, then leave the job.
     Leave,
     /// Allocate the next region of the shared address space.
     Allocate {
@@ -35,7 +35,7 @@ pub enum Collective {
         placement: Placement,
         /// Its coherence unit.
         page_size: PageSize,
-        /// The protocol that keeps it coherent, where it is not the job's.
+        /// The protocol that keeps it coherent, if it is not the job's.
         protocol: Option<ProtocolNumber>,
     },
     /// Begin to run a function on all threads of all nodes (`hiroba_run`).
@@ -47,20 +47,24 @@ pub enum Collective {
         /// The distance in bytes.
         offset: u64,
     },
-    /// Do what node 0 does: the nodes that wait inside `tsm_startup`.
+    /// Do what node 0 does; used by nodes that wait inside `tsm_startup`.
     Follow,
-    /// The same as `Leave`, by the end of the program.
+    /// Leave because the program has ended.
     LeaveByExit,
+    /// Leave because the program has ended and its threads were stopped anywhere, perhaps with locks held,
+    /// perhaps in another collective call.
+    LeaveHalted,
 }
 
 impl Collective {
-    /// Whether the nodes that meet in it are part of the job no more.
+    /// Returns true if the nodes that meet in it no longer belong to the job.
     pub fn ends_the_job(self) -> bool {
-        matches!(self, Collective::Leave | Collective::LeaveByExit)
+        matches!(self, Collective::Leave | Collective::LeaveByExit | Collective::LeaveHalted)
     }
 
-    /// Whether nodes that call the one and the other do the same.
+    /// Returns true if nodes that call these two take the same action.
     pub fn meets(self, other: Collective) -> bool {
-        self == other || (self.ends_the_job() && other.ends_the_job())
+        let one_is_halted = [self, other].contains(&Collective::LeaveHalted);
+        self == other || one_is_halted || (self.ends_the_job() && other.ends_the_job())
     }
 }

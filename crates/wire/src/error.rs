@@ -6,11 +6,11 @@ pub enum WireError {
     /// The bytes do not decode.
     #[error("expected a {expected}, got {got_bytes} bytes that do not decode ({reason})")]
     Malformed {
-        /// What should have come.
+        /// What was expected.
         expected: &'static str,
-        /// How many bytes came.
+        /// How many bytes arrived.
         got_bytes: usize,
-        /// The decoder's words.
+        /// The decoder's reason.
         reason: postcard::Error,
     },
     /// The bytes decode, but a field is out of its bounds.
@@ -18,9 +18,9 @@ pub enum WireError {
     OutOfBounds {
         /// The field's name.
         field: &'static str,
-        /// What it may be.
+        /// The allowed values.
         expected: &'static str,
-        /// What it was.
+        /// The actual value.
         got: u64,
     },
 }

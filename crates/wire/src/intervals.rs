@@ -1,4 +1,4 @@
-//! What nodes tell each other of intervals: which pages changed in them, and how.
+//! What nodes tell each other about intervals: which pages changed in them, and how.
 
 use hiroba_base::{CodeSite, IntervalSeq, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
 use serde::{Deserialize, Serialize};
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 /// Write notices of one interval: "these pages changed in interval `seq` of `node`".
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IntervalNotice {
-    /// Whose interval.
+    /// The node of the interval.
     pub node: NodeId,
-    /// Which of its intervals.
+    /// The interval's number.
     pub seq: IntervalSeq,
-    /// What changed.
+    /// The pages that changed.
     pub pages: PageSet,
 }
 
-/// What a release hands to the acquirer: how far the releaser has seen, and the notices that the acquirer lacks.
+/// What a release passes to the acquirer: the releaser's timestamp, and the notices that the acquirer lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Knowledge {
     /// The releaser's vector timestamp.
@@ -23,8 +23,8 @@ pub struct Knowledge {
     pub notices: Vec<IntervalNotice>,
     /// How many collectives the releaser has completed.
     pub epoch: u64,
-    /// Some of it is later than the arrival of a node (the releaser or another) at the present collective: threads may
-    /// synchronise while another thread of their node waits there.
+    /// Whether some of it is later than the arrival of a node (the releaser or another) at the present
+    /// collective: threads may synchronise while another thread of their node waits there.
     pub beyond_arrival: bool,
 }
 
@@ -38,7 +38,7 @@ pub struct PageDiff<'a> {
     pub runs: &'a [u8],
 }
 
-/// What an interval changed in a page, as its writer keeps it until somebody asks.
+/// What an interval changed in a page, as its writer keeps it until a node asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IntervalDiff<'a> {
     /// The interval.
@@ -50,7 +50,7 @@ pub struct IntervalDiff<'a> {
     pub runs: &'a [u8],
 }
 
-/// What an interval did to a page, as far as its node saw it.
+/// What an interval did to a page, as far as its node observed it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TouchedPage {
     /// The page.
@@ -59,6 +59,6 @@ pub struct TouchedPage {
     pub written: Vec<core::ops::Range<u32>>,
     /// The interval's first store to the page.
     pub first_store: Option<CodeSite>,
-    /// Loads from the page that faulted: a byte of each, and where the program made it.
+    /// Loads from the page that faulted: a byte of each, and its place in the program.
     pub loads: Vec<(u32, Option<CodeSite>)>,
 }

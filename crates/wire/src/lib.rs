@@ -1,7 +1,8 @@
-//! What nodes say to each other and to the launcher.
+//! Messages between nodes, and between nodes and the launcher.
 //!
 //! Every message is an enum variant encoded by [postcard](https://postcard.jamesmunns.com/wire-format.html)
-//! (a variant number, then fields as varints and length-prefixed bytes). Decoding bad bytes gives a
+//! (a variant number, then fields as varints and length-prefixed bytes). Decoding invalid bytes returns a
+//! [`WireError`], never panics, and never allocates more than the bytes that arrived.
 //! [`WireError`], never a panic, and never allocates more than the bytes that came.
 
 pub mod agent;
@@ -18,7 +19,7 @@ mod secret;
 
 pub use collective::{Collective, Placement, ProtocolNumber};
 pub use error::WireError;
-pub use fabric_kind::FabricKind;
+pub use fabric_kind::{Descriptors, FabricKind};
 pub use intervals::{IntervalDiff, IntervalNotice, Knowledge, PageDiff, TouchedPage};
 pub use limits::{Limits, PROGRAM_DATA_BYTES_MAX};
 pub use message::{AtomicOperation, AtomicOutcome, Message, Ticket};

@@ -1,4 +1,4 @@
-//! What the fields of messages are held to.
+//! Bounds of the fields of messages.
 
 use hiroba_base::{IntervalSeq, NodeId, PageId, PageSet, PageSize, VectorTimestamp, VersionVector};
 
@@ -6,17 +6,17 @@ use crate::WireError;
 use crate::collective::{Collective, Placement};
 use crate::intervals::Knowledge;
 
-/// Program data travel in pieces of at most this many bytes.
+/// The maximum length of a piece of program data.
 pub const PROGRAM_DATA_BYTES_MAX: usize = 256 << 10;
 
-/// What bounds every field that a message carries.
+/// The bounds of every field of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Nodes of the job.
     pub nodes: u16,
     /// Granules of the shared region.
     pub region_granules: u64,
-    /// Bytes of a granule, in which pages are counted.
+    /// Bytes of a granule, the unit in which pages are counted.
     pub granule_bytes: u32,
 }
 
@@ -71,7 +71,7 @@ impl Limits {
     pub(crate) fn timestamp(&self, timestamp: &VectorTimestamp) -> Result<(), WireError> {
         let entries = timestamp.nodes();
         let good = entries == usize::from(self.nodes);
-        Self::within("vector timestamp entries", "one a node", entries as u64, good)
+        Self::within("vector timestamp entries", "one per node", entries as u64, good)
     }
 
     pub(crate) fn collective(&self, collective: Collective, knowledge: &Knowledge) -> Result<(), WireError> {

@@ -1,4 +1,4 @@
-//! What nodes say to each other.
+//! Messages between nodes.
 
 mod content;
 
@@ -32,7 +32,7 @@ pub enum AtomicOperation {
     },
 }
 
-/// What an atomic operation found and left behind.
+/// The result of an atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AtomicOutcome {
     /// The word before.
@@ -46,48 +46,51 @@ pub struct AtomicOutcome {
 /// Names a waiting thread of the sender; the answer carries it back.
 pub type Ticket = u32;
 
-/// A message from one node to another. The sender is known to the link, never claimed in the message.
+/// A message from one node to another. The link knows the sender, so no message states it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message<'a> {
-    /// To the home: send the page, with at least these intervals in it.
+    /// To the home: send the page with at least these intervals.
     PageRequest {
         /// The page.
         page: PageId,
-        /// The version that write notices demand.
+        /// The version that write notices require.
         needed: VersionVector,
     },
-    /// To a home: send these pages, each as soon as it holds what is needed.
+    /// To a home: send these pages, each as soon as it contains the required intervals.
     PagesRequest {
-        /// The pages, no more than [`PAGES_PER_MESSAGE_MAX`](crate::PAGES_PER_MESSAGE_MAX) in all, grouped by what is needed of them.
+        /// The pages, at most [`PAGES_PER_MESSAGE_MAX`](crate::PAGES_PER_MESSAGE_MAX) in total, grouped by
+        /// the required version.
         wanted: Vec<PagesWanted>,
-        /// Those with the highest numbers are wanted first.
+        /// Whether those with the highest numbers are wanted first.
         descending: bool,
     },
-    /// From a home: pages that were asked for, in one request or in several.
+    /// From a home: pages that were requested, in one message or in several.
     PagesReply {
-        /// The pages, no more than [`PAGES_PER_MESSAGE_MAX`](crate::PAGES_PER_MESSAGE_MAX).
+        /// The pages, at most [`PAGES_PER_MESSAGE_MAX`](crate::PAGES_PER_MESSAGE_MAX).
         copies: Vec<PageCopy>,
-        /// Their bytes, one after the other, without those that are all zero.
+        /// Their bytes in order, without pages that are all zero.
         #[serde(borrow, with = "serde_bytes")]
         content: &'a [u8],
     },
-    /// To a home: a standing order, or the end of one.
+    /// To a home: a standing order, or its end.
     StandingOrder {
-        /// The lock with which they are to come; else ahead of barriers.
+        /// The lock with which the pages must come; `None`: ahead of barriers.
         lock: Option<LockId>,
-        /// Pages that the sender reads whenever it hears, with that lock or at a barrier, that they have changed.
+        /// Pages that the sender reads whenever it learns, with that lock or at a barrier, that they have
+        /// changed.
         pages: PageSet,
-        /// They are to be sent unasked from now on; else not any more.
+        /// Whether the order begins (the pages are sent without a request) or ends.
         stands: bool,
     },
-    /// Pages that nobody has asked for: from a home that arrives at a barrier, those that it has changed since the last one and for which there
-    /// are standing orders; from who hands a lock over, those that go with it.
+    /// Pages that were not requested: from a home that arrives at a barrier, those with standing orders that
+    /// it has changed since the last one; from a node that hands a lock over, those that go with it.
+    /// with it.
     PagesSupplied {
-        /// What they go ahead of, on its way or soon.
+        /// The grant or departure that follows them.
         ahead_of: Ahead,
-        /// The pages, no more than [`PAGES_PER_MESSAGE_MAX`](crate::PAGES_PER_MESSAGE_MAX).
+        /// The pages, at most [`PAGES_PER_MESSAGE_MAX`](crate::PAGES_PER_MESSAGE_MAX).
         copies: Vec<PageCopy>,
-        /// Their bytes, one after the other, without those that are all zero.
+        /// Their bytes in order, without pages that are all zero.
         #[serde(borrow, with = "serde_bytes")]
         content: &'a [u8],
     },
@@ -95,60 +98,60 @@ pub enum Message<'a> {
     Diffs {
         /// The interval.
         seq: IntervalSeq,
-        /// Whether this is all that the interval, or what is left of it, changed there: no more diffs of it come to this home.
+        /// Whether these are the last diffs of the interval for this home.
         last: bool,
-        /// One diff a page.
+        /// One diff per page.
         #[serde(borrow)]
         diffs: Vec<PageDiff<'a>>,
     },
-    /// To the lock's manager.
+    /// To the lock's manager: request the lock.
     LockRequest {
         /// The lock.
         lock: LockId,
         /// What the requester has seen.
         timestamp: VectorTimestamp,
     },
-    /// From the manager to the lock's tail: hand it to `requester` next.
+    /// From the manager to the lock's tail: hand the lock to `requester` next.
     LockForward {
         /// The lock.
         lock: LockId,
-        /// Who comes next.
+        /// The next holder.
         requester: NodeId,
         /// What it has seen.
         timestamp: VectorTimestamp,
     },
-    /// From holder to holder.
+    /// From holder to holder: the lock.
     LockGrant {
         /// The lock.
         lock: LockId,
-        /// How many holds there have been, by whomever.
+        /// How many times the lock has been held, on all nodes.
         turn: u64,
         /// What the release makes visible.
         knowledge: Knowledge,
     },
-    /// To the lock's manager: only if it is free.
+    /// To the lock's manager: request the lock only if it is free.
     LockTry {
         /// The lock.
         lock: LockId,
         /// What the requester has seen.
         timestamp: VectorTimestamp,
     },
-    /// From the manager to the lock's tail: grant to `requester` if the lock is free.
+    /// From the manager to the lock's tail: grant the lock to `requester` if it is free.
     LockTryForward {
         /// The lock.
         lock: LockId,
-        /// Who tries.
+        /// The node that tries.
         requester: NodeId,
         /// What it has seen.
         timestamp: VectorTimestamp,
     },
-    /// From the tail to the manager: whether the lock went to `requester`.
+    /// From the tail to the manager: the result of a try.
     LockTryOutcome {
         /// The lock.
         lock: LockId,
-        /// Who tried.
+        /// The node that tried.
         requester: NodeId,
-        /// Whether it is the new tail.
+        /// Whether it got the lock and is the new tail.
         granted: bool,
     },
     /// To the node that tried: the lock is taken.
@@ -156,14 +159,14 @@ pub enum Message<'a> {
         /// The lock.
         lock: LockId,
     },
-    /// To the condition variable's manager: I am about to wait.
+    /// To the condition variable's manager: a thread is about to wait.
     CondWait {
         /// The condition variable.
         cond: CondId,
         /// The waiting thread.
         ticket: Ticket,
     },
-    /// From the manager: you are in the queue, release the lock now.
+    /// From the manager: the thread is queued; release the lock now.
     CondNoted {
         /// The waiting thread.
         ticket: Ticket,
@@ -175,38 +178,39 @@ pub enum Message<'a> {
         /// Whether to wake all.
         all: bool,
     },
-    /// From the manager: you were signalled.
+    /// From the manager: the thread was signalled.
     CondWake {
         /// The waiting thread.
         ticket: Ticket,
     },
-    /// To the node above in the tree of nodes: the sender has arrived, and everybody below it.
+    /// To the parent in the tree of nodes: the sender and its subtree have arrived.
     Arrive {
         /// How many collectives the sender has completed.
         epoch: u64,
-        /// Which one this is: a follower's only when all of them follow.
+        /// The collective; that of a follower only if all of the subtree follow.
         collective: Collective,
-        /// Who of them called it.
+        /// The node of the subtree that called it.
         caller: NodeId,
-        /// The latest timestamp that every one of them has reached, where that is not the one of `knowledge`.
+        /// The latest timestamp that all of the subtree have reached, if it is not that of `knowledge`.
         least: Option<VectorTimestamp>,
-        /// Their own intervals since the last one.
+        /// The subtree's own intervals since the last collective.
         knowledge: Knowledge,
-        /// Pages that they give to other homes.
+        /// Pages that the subtree gives to other homes.
         moves: Vec<HomeMoves>,
     },
-    /// From the node above: all have arrived.
+    /// From the parent: all have arrived.
     Depart {
         /// The completed collective's number.
         epoch: u64,
-        /// Which one it was (followers learn it here).
+        /// The collective, which followers learn here.
         collective: Collective,
-        /// The intervals since the last one of all but the receiver and the nodes below it, as far as these lack them.
+        /// The intervals since the last collective of all nodes except the receiver and its subtree, as far
+        /// as these lack them.
         knowledge: Knowledge,
-        /// Pages that have other homes from now on: the same for everybody.
+        /// Pages that have other homes from now on; the same on all nodes.
         moves: Vec<HomeMoves>,
     },
-    /// To the home of an atomic word.
+    /// To the home of an atomic word: operate on it.
     AtomicRequest {
         /// The waiting thread.
         ticket: Ticket,
@@ -214,23 +218,23 @@ pub enum Message<'a> {
         page: PageId,
         /// The word's byte offset in it.
         offset: u32,
-        /// What to do.
+        /// The operation.
         operation: AtomicOperation,
-        /// The version that write notices demand first.
+        /// The version that write notices require first.
         needed: VersionVector,
     },
-    /// From the home.
+    /// From the home of an atomic word: the result.
     AtomicReply {
         /// The waiting thread.
         ticket: Ticket,
         /// The word's page.
         page: PageId,
-        /// What was found and left.
+        /// The result.
         outcome: AtomicOutcome,
-        /// When the run is traced: how many operations the word had seen.
+        /// How many operations the word had seen; only when the run is traced.
         turn: u64,
     },
-    /// To a home, while data races are looked for: what an interval of the sender did to pages there.
+    /// To a home, during a search for data races: what an interval of the sender did to pages there.
     TouchedPages {
         /// The interval.
         seq: IntervalSeq,
@@ -243,48 +247,49 @@ pub enum Message<'a> {
         /// The pages.
         pages: Vec<TouchedPage>,
     },
-    /// What the sender has written and seen: it precedes `Free`, so that whoever gets the block next builds on it.
+    /// What the sender has written and seen. It precedes `Free`, so that the thread that gets the block next
+    /// sees it.
     Publish {
         /// The sender's knowledge.
         knowledge: Knowledge,
         /// How many publications the sender had sent to the receiver before.
         count: u64,
     },
-    /// To the node whose arena holds a block: free it.
+    /// To the node whose arena contains a block: free it.
     Free {
         /// The block's address.
         address: u64,
     },
-    /// To the node whose arena holds a block: how long is it?
+    /// To the node whose arena contains a block: report its length.
     SizeRequest {
         /// The waiting thread.
         ticket: Ticket,
         /// The block's address.
         address: u64,
     },
-    /// From the arena's node.
+    /// From the arena's node: the length of a block.
     SizeReply {
         /// The waiting thread.
         ticket: Ticket,
-        /// The block's usable length, if it is one.
+        /// The block's usable length; `None` if there is no such block.
         bytes: Option<u64>,
     },
-    /// From node 0 before `RunWorker`: a piece of the program's private data, at most
-    /// [`PROGRAM_DATA_BYTES_MAX`](crate::PROGRAM_DATA_BYTES_MAX) long.
+    /// From node 0 before `RunWorker`: a piece of the program's private data, of at most
+    /// [`PROGRAM_DATA_BYTES_MAX`](crate::PROGRAM_DATA_BYTES_MAX) bytes.
     ProgramData {
-        /// Tells programs and libraries at other addresses apart.
+        /// Distinguishes programs and libraries at other addresses.
         identity: u64,
         /// Its distance from the program's load address.
         offset: u64,
-        /// Its bytes, one at least.
+        /// Its bytes, at least one.
         #[serde(borrow, with = "serde_bytes")]
         bytes: &'a [u8],
     },
-    /// Single writer: to the page's manager, or to whom the sender takes for its owner: send `requester` a copy.
+    /// Single writer: to the page's manager, or to the presumed owner: send `requester` a copy.
     CopyRequest {
         /// The page.
         page: PageId,
-        /// Who wants the copy: the sender, unless it passes the request on.
+        /// The node that wants the copy: the sender, unless it forwards the request.
         requester: NodeId,
     },
     /// Single writer: to the page's manager: make the sender the owner.
@@ -292,23 +297,23 @@ pub enum Message<'a> {
         /// The page.
         page: PageId,
     },
-    /// Single writer: from the manager to the owner, or to who will be it next: hand the page to `requester` next.
+    /// Single writer: from the manager to the owner, or to the next owner: hand the page to `requester` next.
     OwnershipForward {
         /// The page.
         page: PageId,
         /// The next owner.
         requester: NodeId,
     },
-    /// Single writer: from the owner to the next one, behind the page's content if the receiver has no copy of it.
+    /// Single writer: from the owner to the next one; follows the page's content if the receiver has no copy.
     Ownership {
         /// The page.
         page: PageId,
-        /// Who has copies of it besides the receiver.
+        /// The nodes with copies of it, except the receiver.
         copyset: Vec<NodeId>,
-        /// How many operations there were on each atomic word, by its byte offset: while a record is kept of the run.
+        /// The number of operations on each atomic word, by its byte offset; only while the run is traced.
         turns: Vec<(u32, u64)>,
     },
-    /// Single writer: from the owner to the holder of a copy: give it up, and say so.
+    /// Single writer: from the owner to the holder of a copy: give it up and acknowledge.
     InvalidateCopy {
         /// The page.
         page: PageId,
@@ -320,31 +325,31 @@ pub enum Message<'a> {
     },
     /// Eager release: to the home of pages: what a release of `writer` changed in them.
     EagerDiffs {
-        /// Whose changes: the sender's, unless it passes them on.
+        /// The node that made the changes: the sender, unless it forwards them.
         writer: NodeId,
-        /// One diff a page.
+        /// One diff per page.
         #[serde(borrow)]
         diffs: Vec<PageDiff<'a>>,
     },
-    /// Eager release: from a home to a writer: nobody reads any more what was there before these diffs.
+    /// Eager release: from a home to a writer: no node reads any more what these diffs replaced.
     DiffsPerformed {
         /// One of the pages.
         page: PageId,
-        /// How many diffs.
+        /// The number of diffs.
         count: u32,
     },
-    /// Eager release: from a home: give up the copies of these pages, and say so.
+    /// Eager release: from a home: give up the copies of these pages and acknowledge.
     InvalidateCopies {
-        /// Names what the sender waits for; the answer carries it back.
+        /// Identifies what the sender waits for; the answer repeats it.
         transaction: u64,
         /// The pages.
         pages: PageSet,
     },
-    /// Eager release: from a home: what has changed in pages of which the receiver has copies. It answers.
+    /// Eager release: from a home: changes of pages of which the receiver has copies. It acknowledges.
     UpdateCopies {
-        /// Names what the sender waits for; the answer carries it back.
+        /// Identifies what the sender waits for; the answer repeats it.
         transaction: u64,
-        /// One diff a page.
+        /// One diff per page.
         #[serde(borrow)]
         diffs: Vec<PageDiff<'a>>,
     },
@@ -352,14 +357,14 @@ pub enum Message<'a> {
     CopiesSettled {
         /// One of the pages.
         page: PageId,
-        /// As the home named it.
+        /// The home's identification.
         transaction: u64,
-        /// Pages of an update whose copies the sender has given up: nothing reads them.
+        /// Pages of an update whose copies the sender has given up because nothing reads them.
         left: PageSet,
     },
-    /// To the home of an atomic word, from a node that is not the page's home any more, or knows who is.
+    /// To the home of an atomic word, from a former home or a node that knows the home: operate on it.
     AtomicForward {
-        /// Who asked.
+        /// The node that requested it.
         requester: NodeId,
         /// The thread that waits there.
         ticket: Ticket,
@@ -367,32 +372,33 @@ pub enum Message<'a> {
         page: PageId,
         /// The word's byte offset in it.
         offset: u32,
-        /// What to do.
+        /// The operation.
         operation: AtomicOperation,
     },
-    /// From a page's home to the next one, which has a copy.
+    /// From a page's home to the next one, which has a copy: be its home.
     HomeTransfer {
         /// The page.
         page: PageId,
-        /// How often it has moved, this time included.
+        /// How many times it has moved, including this move.
         moves: u32,
-        /// Who has copies of it besides the receiver.
+        /// The nodes with copies of it, except the receiver.
         copyset: Vec<NodeId>,
-        /// How many operations there were on each atomic word, by its byte offset: while a record is kept of the run.
+        /// The number of operations on each atomic word, by its byte offset; only while the run is traced.
         turns: Vec<(u32, u64)>,
     },
     /// To a page's base: the sender is its home now.
     HomeMoved {
         /// The page.
         page: PageId,
-        /// How often it has moved.
+        /// How many times it has moved.
         moves: u32,
     },
-    /// To the home of pages that a departure gives to others: the sender, who has heard of it, sends nothing more about them there.
+    /// To the home of pages that a departure gives to others: the sender has received it, and sends nothing
+    /// more about them there.
     HomeMovesHeard {
         /// One of the pages.
         page: PageId,
-        /// Which of the pages that it is to be the home of the sender holds: they stay as they are until it is told more.
+        /// Which of the pages that move to the sender it holds. They stay unchanged until it gets more.
         held: Vec<PagesHeld>,
     },
     /// From a home to the next one, before the content of those pages that it lacks: be their home.
@@ -400,73 +406,74 @@ pub enum Message<'a> {
         /// The pages.
         pages: Vec<PageHandedOver>,
     },
-    /// Homeless: to a writer of the page: what have your intervals changed in it?
+    /// Homeless: to a writer of the page: send what these intervals changed in it.
     DiffsRequest {
         /// The page.
         page: PageId,
-        /// The requester holds that writer's intervals through this one; 0 when none.
+        /// The requester has the writer's intervals through this one; 0 if none.
         after: IntervalSeq,
-        /// The last interval that is asked for.
+        /// The last requested interval.
         through: IntervalSeq,
     },
-    /// Homeless: from a writer: diffs that were asked for.
+    /// Homeless: from a writer: diffs that were requested.
     DiffsReply {
         /// The page.
         page: PageId,
         /// Whether these are the last of them.
         last: bool,
-        /// By ascending interval.
+        /// In ascending order of intervals.
         #[serde(borrow)]
         diffs: Vec<IntervalDiff<'a>>,
     },
-    /// Homeless: from a writer that does not keep those diffs any more: the home's copy holds what they changed.
+    /// Homeless: from a writer that no longer keeps those diffs: the home's copy contains their changes.
     DiffsCollected {
         /// The page.
         page: PageId,
     },
-    /// Homeless: to the page's home: bring your copy up to these intervals, and say so.
+    /// Homeless: to the page's home: apply these intervals to your copy and acknowledge.
     CatchUpRequest {
         /// The page.
         page: PageId,
         /// The intervals.
         version: VersionVector,
     },
-    /// Homeless: from the home: its copy holds these intervals.
+    /// Homeless: from the home: its copy contains these intervals.
     CaughtUp {
         /// The page.
         page: PageId,
-        /// Those that were asked for.
+        /// The requested ones.
         version: VersionVector,
     },
-    /// Homeless: from the home of an atomic word.
+    /// Homeless: from the home of an atomic word: the result.
     WordReply {
         /// The waiting thread.
         ticket: Ticket,
         /// The word's page.
         page: PageId,
-        /// What was found and left.
+        /// The result.
         outcome: AtomicOutcome,
-        /// When the run is traced: how many operations the word had seen.
+        /// How many operations the word had seen; only when the run is traced.
         turn: u64,
-        /// The intervals that the home's copy holds, the operation's own among them if it wrote.
+        /// The intervals that the home's copy contains, including the operation's own if it wrote.
         version: VersionVector,
     },
-    /// Automatic update: to a home: what the sender has changed there so far in an interval that is not over. More may come, and the interval's
-    /// [`Message::Diffs`] come in any case.
+    /// Automatic update: to a home: what the sender has changed there so far in an interval that is not over.
+    /// More may come, and the interval's [`Message::Diffs`] follow in any case.
     EarlyDiffs {
         /// The interval.
         seq: IntervalSeq,
-        /// One diff a page, none of them empty.
+        /// One diff per page, none of them empty.
         #[serde(borrow)]
         diffs: Vec<PageDiff<'a>>,
     },
-    /// Nothing but a sign of life, to a node of another host: a network that is cut is noticed though nobody needs it.
+    /// To a node of another host: a mere sign of life, so that a network that is cut is noticed even if no
+    /// node needs it.
     Alive,
-    /// While data races are looked for, and the sender has left the job: it has told all of its intervals that it has to tell.
+    /// During a search for data races, when the sender has left the job: it has sent all of its intervals.
     TouchedAll,
-    /// The answer: all that was told before has been held against what else was told, and the launcher knows what came of it.
+    /// The answer: everything that was sent before has been compared, and the launcher knows the result.
     TouchedHeard,
-    /// A packet of ports. Their engine checks it.
+    /// A packet of ports, which their engine checks.
     Ports {
         /// The packet.
         #[serde(borrow, with = "serde_bytes")]
@@ -474,19 +481,19 @@ pub enum Message<'a> {
     },
 }
 
-/// The first byte of encoded [`Message::Diffs`].
+/// The first byte of an encoded [`Message::Diffs`].
 const DIFFS: u8 = 5;
-/// The first byte of encoded [`Message::Ports`].
+/// The first byte of an encoded [`Message::Ports`].
 const PORTS: u8 = 53;
 
 impl Message<'_> {
-    /// Returns whether an encoded message with this first byte may wait for the receiver's next poll. Diffs
+    /// Returns true if an encoded message with this first byte may wait for the receiver's next poll. Diffs
     /// may: a node that needs them asks their home afterwards, behind them, or waits there and polls.
     pub fn is_unhurried(kind: u8) -> bool {
         kind == DIFFS
     }
 
-    /// The names of all kinds of messages. The first byte of an encoded message is the index of its own.
+    /// The names of all kinds of messages. The first byte of an encoded message is an index into this.
     pub const KINDS: [&'static str; 54] = [
         "PageRequest",
         "PagesRequest",
@@ -544,15 +551,15 @@ impl Message<'_> {
         "Ports",
     ];
 
-    /// What stands before a packet of this many bytes in the encoded [`Message::Ports`], so that the packet
-    /// need not be copied.
+    /// Returns the bytes that precede a packet of this length in an encoded [`Message::Ports`], so that the
+    /// packet need not be copied.
     pub fn ports_head(bytes: usize) -> Vec<u8> {
         let head = vec![PORTS];
         postcard::to_extend(&bytes, head).expect("a number can be encoded")
     }
 }
 
-/// Room for most messages: pages and diffs aside they take less.
+/// A capacity that suffices for most messages without pages and diffs.
 const SHORT_MESSAGE_BYTES: usize = 128;
 
 impl<'a> Message<'a> {
@@ -561,12 +568,13 @@ impl<'a> Message<'a> {
         postcard::to_extend(self, out).expect("messages hold nothing that cannot be encoded")
     }
 
-    /// The encoded message.
+    /// Returns the encoded message.
     pub fn encode(&self) -> Vec<u8> {
         self.encode_into(Vec::with_capacity(SHORT_MESSAGE_BYTES))
     }
 
-    /// Decodes and checks bytes that came from another node. Diffs' runs are checked where they are read.
+    /// Decodes and checks bytes that came from another node. The runs of diffs are checked where they are
+    /// read.
     pub fn decode(bytes: &'a [u8], limits: &Limits) -> Result<Message<'a>, WireError> {
         let (message, rest) = postcard::take_from_bytes::<Message<'a>>(bytes).map_err(|reason| {
             WireError::Malformed { expected: "message between nodes", got_bytes: bytes.len(), reason }

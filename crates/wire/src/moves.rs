@@ -1,32 +1,32 @@
-//! What nodes say to each other when pages get other homes.
+//! Messages about pages that move to other homes.
 
 use hiroba_base::{NodeId, PageId, PageSet, VersionVector};
 use serde::{Deserialize, Serialize};
 
 use crate::{Limits, WireError};
 
-/// The most pages that one home gives to others at one collective.
+/// The maximum number of pages that one home gives to others at one collective.
 pub const MOVES_PER_HOME_MAX: u64 = 4096;
 
-/// Pages that go to another home, or stay at theirs.
+/// Pages that move to another home, or stay at theirs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HomeMoves {
-    /// The home to be.
+    /// The new home.
     pub to: NodeId,
     /// The pages.
     pub pages: PageSet,
-    /// Who wants that.
+    /// Who requests the move.
     pub kind: MoveKind,
 }
 
-/// Who wants pages to go to another home, or to stay.
+/// Who requests that pages move to another home, or stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum MoveKind {
     /// Their home gives them away.
     Given,
-    /// The next home has written them, and claims them: they move if nobody else has written them.
+    /// The new home has written them, and claims them: they move if no other node has written them.
     Claimed,
-    /// Their home keeps them for good: nobody is to claim them. None: it gives away nothing at this
+    /// Their home keeps them for good: no node may claim them. An empty set: it gives nothing away at this
     /// collective.
     Kept,
 }
@@ -34,26 +34,26 @@ pub enum MoveKind {
 /// Pages of which a node holds the same version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PagesHeld {
-    /// The intervals that their frames hold.
+    /// The intervals that their frames contain.
     pub version: VersionVector,
     /// The pages.
     pub pages: PageSet,
 }
 
-/// What the next home must know of a page.
+/// What the new home must know about a page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageHandedOver {
     /// The page.
     pub page: PageId,
-    /// The intervals that the last home's frame held.
+    /// The intervals that the last home's frame contained.
     pub version: VersionVector,
-    /// How often it has moved, this time included.
+    /// How many times it has moved, including this move.
     pub moves: u32,
-    /// The receiver's frame lacks some of it, so its content has been sent.
+    /// The receiver's frame lacks part of it, so its content has been sent.
     pub is_sent: bool,
     /// Threads have operated on atomic words in it.
     pub has_words: bool,
-    /// How many operations there were on each atomic word, by its byte offset: while a record is kept of the run.
+    /// The number of operations on each atomic word, by its byte offset; only while the run is traced.
     pub turns: Vec<(u32, u64)>,
 }
 

@@ -1,4 +1,4 @@
-//! Messages that carry many pages.
+//! Messages that carry several pages.
 
 use hiroba_base::{LockId, PageId, PageSet, PageSize, VersionVector};
 use serde::{Deserialize, Serialize};
@@ -6,35 +6,35 @@ use serde::{Deserialize, Serialize};
 use crate::WireError;
 use crate::limits::Limits;
 
-/// The most pages that one message asks for or brings.
+/// The maximum number of pages that one message requests or carries.
 pub const PAGES_PER_MESSAGE_MAX: u64 = 1024;
 
-/// Pages of which the same version is wanted.
+/// Pages of which the same version is required.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PagesWanted {
-    /// The version that write notices demand of each.
+    /// The version that write notices require of each.
     pub needed: VersionVector,
     /// The pages.
     pub pages: PageSet,
 }
 
-/// What pages that nobody has asked for go ahead of.
+/// The message that unrequested pages precede.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ahead {
-    /// The end of a collective, before which so many others were over.
+    /// The end of a collective, with the number of collectives that ended before it.
     Collective(u64),
     /// The grant of a lock.
     Grant(LockId),
 }
 
-/// One page of several that come together.
+/// One of several pages in a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageCopy {
     /// The page.
     pub page: PageId,
-    /// The intervals that it holds.
+    /// The intervals that it contains.
     pub version: VersionVector,
-    /// Never written by anyone: all zero, and not sent.
+    /// Whether it has never been written: it is zero, and its content is not sent.
     pub is_zero: bool,
 }
 
@@ -102,7 +102,7 @@ mod tests {
         let limits = Limits { nodes: 1, region_granules: 100, granule_bytes: 4096 };
         let sets = [vec![(5u64, u64::MAX)], vec![(0, 1), (u64::MAX, 1)], vec![(0, 0)], vec![(99, 2)]];
         for gaps in sets {
-            // A `PagesRequest` of one group, by hand: what no set can hold cannot be encoded from one.
+            // A `PagesRequest` of one group, encoded by hand, since a set with such content cannot be made.
             let head = Message::PagesRequest { wanted: Vec::new(), descending: false }.encode()[0];
             let body = (head, 1u8, VersionVector::new(), &gaps, false);
             let bytes = postcard::to_extend(&body, Vec::new()).unwrap();

@@ -1,5 +1,5 @@
-//! Memory for keys: pages of their own that stay out of core files and of forked children, and, where the limit on locked
-//! memory allows, out of swap. A key is wiped when nobody needs it any more.
+//! Memory for keys: separate pages that are excluded from core files and forked children, and, if the limit
+//! on locked memory allows, from swap. A key is wiped when it is no longer needed.
 //!
 //! Read first: madvise(2) on `MADV_DONTDUMP` and `MADV_WIPEONFORK`, mlock(2).
 
@@ -9,32 +9,32 @@ use std::sync::{Mutex, PoisonError};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous};
 use zeroize::Zeroize;
 
-/// The longest key, and the distance between two, in bytes.
+/// The maximum length of a key, and the distance between two, in bytes.
 const SLOT_BYTES: usize = 32;
-/// Taken from the system at once, in bytes: whole pages of every processor.
+/// Bytes taken from the system at once: whole pages on every processor.
 const VAULT_BYTES: usize = 64 << 10;
 
-/// Places that hold no key now, by address; all their bytes are 0.
+/// The addresses of places without a key; all their bytes are 0.
 static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// `BYTES` secret bytes.
+/// A secret of `BYTES` bytes.
 pub struct Secret<const BYTES: usize> {
     place: NonNull<[u8; BYTES]>,
 }
 
-// SAFETY: the place is this value's alone, like a box's.
+// SAFETY: the place belongs to this value only, like that of a box.
 unsafe impl<const BYTES: usize> Send for Secret<BYTES> {}
 // SAFETY: as above; shared references only read.
 unsafe impl<const BYTES: usize> Sync for Secret<BYTES> {}
 
 impl<const BYTES: usize> Secret<BYTES> {
-    /// A secret that `fill` writes in place, so that it lies nowhere else.
+    /// Makes a secret that `fill` writes in place, so that there is no other copy.
     ///
     /// # Errors
     /// Those of `fill`.
     ///
     /// # Panics
-    /// When the system has no memory left.
+    /// If the system has no memory left.
     pub fn made_by<E>(fill: impl FnOnce(&mut [u8; BYTES]) -> Result<(), E>) -> Result<Secret<BYTES>, E> {
         const { assert!(BYTES <= SLOT_BYTES) };
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,14 +45,15 @@ impl<const BYTES: usize> Secret<BYTES> {
         drop(free);
         let place = NonNull::new(address as *mut [u8; BYTES]).expect("a mapping is not at 0");
         let mut secret = Secret { place };
-        // SAFETY: the place was taken from the free ones, so nobody else refers to it; its bytes are mapped for ever.
+        // SAFETY: the place was taken from the free ones, so no other code refers to it; its bytes are mapped
+        // until the process ends.
         fill(unsafe { secret.place.as_mut() })?;
         Ok(secret)
     }
 
-    /// The secret itself, which should not be copied elsewhere.
+    /// Returns the secret itself, which should not be copied elsewhere.
     pub fn expose(&self) -> &[u8; BYTES] {
-        // SAFETY: the place is this value's own and mapped for ever.
+        // SAFETY: the place belongs to this value and is mapped until the process ends.
         unsafe { self.place.as_ref() }
     }
 }
@@ -62,12 +63,12 @@ fn new_places() -> impl Iterator<Item = usize> {
     // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is in use.
     let mapped = unsafe { mmap_anonymous(core::ptr::null_mut(), VAULT_BYTES, protection, MapFlags::PRIVATE) };
     let start = mapped.expect("memory for keys");
-    // What the system refuses of these leaves the keys where others keep theirs: in ordinary memory.
+    // If the system refuses one of these, the keys lie in ordinary memory.
     for advice in [Advice::LinuxDontDump, Advice::LinuxWipeOnFork] {
-        // SAFETY: the mapping was just made, and neither changes what this process reads in it.
+        // SAFETY: the mapping is new, and neither advice changes what this process reads in it.
         let _ = unsafe { madvise(start, VAULT_BYTES, advice) };
     }
-    // SAFETY: locking changes nothing but where the pages lie.
+    // SAFETY: locking does not change the content.
     let _ = unsafe { mlock(start, VAULT_BYTES) };
     (0..VAULT_BYTES / SLOT_BYTES).map(move |slot| start as usize + slot * SLOT_BYTES)
 }
@@ -85,7 +86,7 @@ impl<const BYTES: usize> Clone for Secret<BYTES> {
 
 impl<const BYTES: usize> Drop for Secret<BYTES> {
     fn drop(&mut self) {
-        // SAFETY: the place is this value's own and mapped for ever.
+        // SAFETY: the place belongs to this value and is mapped until the process ends.
         unsafe { self.place.as_mut() }.zeroize();
         FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.place.as_ptr() as usize);
     }
@@ -117,7 +118,7 @@ mod tests {
         secret
     }
 
-    /// The flags of the mapping that holds an address (`/proc/PID/smaps`).
+    /// Returns the flags of the mapping that contains an address (`/proc/PID/smaps`).
     fn flags_at(address: usize) -> String {
         let maps = std::fs::read_to_string("/proc/self/smaps").expect("/proc is mounted");
         let mut inside = false;
@@ -145,7 +146,7 @@ mod tests {
         let free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(free.len() >= 3 * VAULT_BYTES / SLOT_BYTES);
         for place in free.iter() {
-            // SAFETY: free places are mapped for ever; the lock keeps others from them.
+            // SAFETY: free places are mapped until the process ends; the lock excludes others.
             let bytes = unsafe { *(*place as *const [u8; SLOT_BYTES]) };
             assert_eq!(bytes, [0; SLOT_BYTES]);
         }

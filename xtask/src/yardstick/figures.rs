@@ -1,18 +1,18 @@
-//! What runs printed and counted, and what follows from several of them.
+//! The output and counts of runs, and the figures derived from several runs.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// Checksums of sums whose order varies agree to this part of them.
+/// The relative tolerance for checksums of sums whose order varies.
 const NEAR: f64 = 1e-6;
 
 /// A way to run a program on nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Form {
-    /// As `hiroba run --fabric` takes it.
+    /// The value of `hiroba run --fabric`.
     pub fabric: String,
-    /// As `hiroba run --protocol` takes it, or `default`.
+    /// The value of `hiroba run --protocol`, or `default`.
     pub protocol: String,
 }
 
@@ -29,7 +29,7 @@ pub struct Run {
     pub seconds: f64,
     /// Seconds of the initialisation.
     pub init_seconds: f64,
-    /// What the program printed: hexadecimal digits, or a decimal number where the order of sums varies.
+    /// As printed by the program: hexadecimal digits, or a decimal number where the order of sums varies.
     pub checksum: String,
     /// Messages of all nodes, in the whole run.
     pub messages: u64,
@@ -37,15 +37,15 @@ pub struct Run {
     pub bytes: u64,
     /// Page faults of all nodes, in the whole run.
     pub faults: u64,
-    /// The least share that a node's threads got of the processor time that they could have used.
+    /// The lowest share of processor time that a node's threads got out of what they could have used.
     pub core_share: Option<f64>,
 }
 
 impl Run {
-    /// Reads what a plain program prints when its result has passed its checks.
+    /// Parses the output of a plain program whose result has passed its checks.
     pub fn from_output(text: &str) -> Result<Run, String> {
         if !text.lines().any(|line| line == "checks passed") {
-            return Err("it did not say that its checks passed".into());
+            return Err("expected the line 'checks passed' in its output".into());
         }
         let line = text.lines().last().unwrap_or_default();
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -56,7 +56,7 @@ impl Run {
                 let (Some(seconds), Some(init_seconds)) = (time(seconds), time(init)) else {
                     return Err(format!("expected seconds, got '{line}'"));
                 };
-                // The programs print millionths; a ratio needs more than none.
+                // The programs print microseconds; a ratio needs more than zero.
                 let seconds = seconds.max(1e-6);
                 Ok(Run { seconds, init_seconds, checksum: (*checksum).to_owned(), ..Run::default() })
             }
@@ -64,7 +64,7 @@ impl Run {
         }
     }
 
-    /// Takes from the account of a job what it counted.
+    /// Takes the counts from the account of a job.
     pub fn take_account(&mut self, account: &Value) {
         let total = |name: &str| account["total"][name].as_u64().unwrap_or(0);
         self.messages = total("messages_sent");
@@ -80,9 +80,9 @@ impl Run {
 pub struct FormRuns {
     /// The form.
     pub form: Form,
-    /// One a round, unless it is skipped.
+    /// One for each round, unless the form is skipped.
     pub runs: Vec<Run>,
-    /// It took too long, and is left out.
+    /// True if a run took too long; the form is not run again.
     pub is_skipped: bool,
 }
 
@@ -91,7 +91,7 @@ pub struct FormRuns {
 pub struct Program {
     /// Its name.
     pub name: String,
-    /// One run a round on the threads of one process.
+    /// One run for each round, on the threads of one process.
     pub threads: Vec<Run>,
     /// The runs on nodes.
     pub forms: Vec<FormRuns>,
@@ -104,7 +104,7 @@ impl Program {
         Program { name: name.to_owned(), threads: Vec::new(), forms: forms.into_iter().map(none).collect() }
     }
 
-    /// Holds a run's checksum against the first run's.
+    /// Compares a run's checksum with that of the first run.
     pub fn accept(&self, run: &Run, form: &str) -> Result<(), String> {
         match self.threads.first() {
             Some(first) if !agree(&first.checksum, &run.checksum) => Err(format!(
@@ -115,12 +115,12 @@ impl Program {
         }
     }
 
-    /// Whether threads share every row of its matrix: such programs are listed apart.
+    /// Returns true if threads share every row of the program's matrix. Such programs are listed separately.
     pub fn is_by_columns(&self) -> bool {
         self.name.ends_with("-columns")
     }
 
-    /// Seconds on threads over seconds on nodes, of each round in which both ran.
+    /// Returns seconds on threads over seconds on nodes, over the rounds in which both ran.
     pub fn ratios(&self, form: &FormRuns) -> Option<Spread> {
         let pairs = self.threads.iter().zip(&form.runs);
         Spread::of(pairs.map(|(threads, nodes)| threads.seconds / nodes.seconds))
@@ -135,10 +135,10 @@ fn agree(one: &str, other: &str) -> bool {
     }
 }
 
-/// The middle and the ends of some numbers.
+/// The median and the extremes of some numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The median; of an even number of them, the mean of the two in the middle.
+    /// The median. Of an even number of numbers, it is the mean of the two in the middle.
     pub median: f64,
     /// The least.
     pub min: f64,
@@ -147,7 +147,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// `None` of no numbers.
+    /// Finds the spread of some numbers. Returns `None` if there are none.
     pub fn of(numbers: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let mut sorted: Vec<f64> = numbers.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
@@ -158,7 +158,7 @@ impl Spread {
     }
 }
 
-/// `None` of no numbers.
+/// Returns the geometric mean, or `None` if there are no numbers.
 pub fn geometric_mean(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
     let logarithms: Vec<f64> = numbers.into_iter().map(f64::ln).collect();
     let count = logarithms.len() as f64;

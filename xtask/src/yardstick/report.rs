@@ -1,13 +1,13 @@
-//! The tables and the JSON of what was measured.
+//! The tables and the JSON of the measurements.
 
 use serde_json::{Value, json};
 
 use super::figures::{FormRuns, Program, Run, Spread, geometric_mean};
 
-/// Nodes that got less of a core were disturbed.
+/// A node that got less of a core than this was disturbed.
 const CORE_SHARE_MIN: f64 = 0.9;
 
-/// Two tables: ratios, and what the forms took. Programs by columns stand below the mean.
+/// Formats two tables: ratios, and the costs of the forms. Programs by columns are below the mean.
 pub fn tables(programs: &[Program], markdown: bool) -> String {
     let mut text = table(&ratios(programs), 1, markdown);
     text +=
@@ -27,7 +27,7 @@ pub fn tables(programs: &[Program], markdown: bool) -> String {
     text
 }
 
-/// The programs of the mean, then the others.
+/// Separates the programs that count for the mean from the others.
 fn apart(programs: &[Program]) -> [Vec<&Program>; 2] {
     let (columns, others) = programs.iter().partition(|program| program.is_by_columns());
     [others, columns]
@@ -87,12 +87,12 @@ fn traffic(programs: &[Program]) -> Vec<Vec<String>> {
     rows
 }
 
-/// Two digits that count, and three where a ratio is small.
+/// Formats a ratio with two decimals, or three if it is small.
 fn short(ratio: f64) -> String {
     if ratio < 0.1 { format!("{ratio:.3}") } else { format!("{ratio:.2}") }
 }
 
-/// The first row is the head. The first `names` columns are flush left, the others right.
+/// Formats a table whose first row is the head. The first `names` columns are flush left, the others right.
 fn table(rows: &[Vec<String>], names: usize, markdown: bool) -> String {
     let width =
         |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
@@ -115,7 +115,7 @@ fn table(rows: &[Vec<String>], names: usize, markdown: bool) -> String {
     text
 }
 
-/// Everything, round by round.
+/// Returns all figures, round by round, as JSON.
 pub fn json(settings: &Value, programs: &[Program]) -> Value {
     let run = |run: &Run| {
         json!({

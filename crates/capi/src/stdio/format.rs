@@ -1,7 +1,8 @@
-//! The printf family: the C library writes long `%s` arguments straight from the program's memory. With shielding on, text
-//! is formatted into private memory first.
+//! The printf family. The C library writes long `%s` arguments directly from the program's memory, so with
+//! shielding text is formatted into private memory first.
 //!
-//! The variadic ones build the `va_list` of their processor's calling convention and go on to the ones that take it.
+//! The variadic functions build the `va_list` of their processor's calling convention and call those that
+//! take one.
 
 use std::ffi::{c_char, c_int};
 
@@ -9,11 +10,11 @@ use crate::reporting::set_errno;
 use crate::stdio::{calls, write_private};
 use crate::system_calls::{Bounce, shielding};
 
-/// Text of this length is formatted once; longer text twice, the first time to learn its length.
+/// Text up to this length is formatted once; longer text twice, the first time to learn its length.
 const TEXT_BYTES: usize = 4000;
 
-/// The state of a `va_list`: x86-64 24 bytes (System V ABI 3.5.7), aarch64 32 (AAPCS64, appendix B). Both are passed by
-/// their address.
+/// The state of a `va_list`: 24 bytes on x86-64 (System V ABI 3.5.7), 32 on aarch64 (AAPCS64, appendix B).
+/// Both are passed by address.
 #[cfg(target_arch = "x86_64")]
 type Arguments = [u64; 3];
 #[cfg(target_arch = "aarch64")]
@@ -31,11 +32,11 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// How `%n` and the like are checked: the flag of the `_chk` functions, None in the others.
+/// How `%n` and the like are checked: the flag of the `_chk` functions, `None` in the others.
 type Flag = Option<c_int>;
 
 /// # Safety
-/// The format and the arguments must fit, and `text` have `room` bytes.
+/// The format and the arguments must match, and `text` must have `room` bytes.
 unsafe fn format_into(
     text: *mut u8,
     room: usize,
@@ -43,7 +44,7 @@ unsafe fn format_into(
     format: usize,
     arguments: *mut Arguments,
 ) -> c_int {
-    // SAFETY: a va_list is plain data; whoever formats consumes a copy, so that it can be done again.
+    // SAFETY: a va_list is plain data; formatting consumes a copy, so that it can be repeated.
     let mut copy = unsafe { *arguments };
     match flag {
         // SAFETY: the caller's.
@@ -53,10 +54,10 @@ unsafe fn format_into(
     }
 }
 
-/// Formats into private memory and hands the text to `put`, which says whether all of it went.
+/// Formats into private memory and passes the text to `put`, which returns true if all of it was written.
 ///
 /// # Safety
-/// The format and the arguments must fit.
+/// The format and the arguments must match.
 unsafe fn formatted(
     bounce: &mut Bounce,
     flag: Flag,
@@ -77,7 +78,7 @@ unsafe fn formatted(
         text = longer;
         // SAFETY: the caller's; the piece has this room.
         length = unsafe { format_into(text, room, flag, format, arguments) };
-        // Another thread may have made it longer meanwhile.
+        // Another thread may have lengthened the text meanwhile.
         length = length.min(room as c_int - 1);
     }
     if length < 0 || !put(text, length as usize) {
@@ -87,7 +88,7 @@ unsafe fn formatted(
 }
 
 /// # Safety
-/// As of vfprintf(3).
+/// The requirements are those of vfprintf(3).
 unsafe fn to_stream(
     bounce: &mut Bounce,
     stream: usize,
@@ -101,12 +102,12 @@ unsafe fn to_stream(
 }
 
 unsafe extern "C" {
-    /// The C library's.
+    /// The C library's stream.
     static stdout: usize;
 }
 
 fn standard_output() -> usize {
-    // SAFETY: the C library's stream, set before the program runs; the program itself may set it, as any C program.
+    // SAFETY: the C library sets the stream before the program runs; the program may change it, as in C.
     unsafe { (&raw const stdout).read() }
 }
 
@@ -163,7 +164,7 @@ unsafe extern "C-unwind" fn __vprintf_chk(flag: usize, format: usize, arguments:
 }
 
 /// # Safety
-/// As of vdprintf(3).
+/// The requirements are those of vdprintf(3).
 unsafe fn to_descriptor(
     bounce: &mut Bounce,
     fd: usize,
@@ -176,7 +177,7 @@ unsafe fn to_descriptor(
         while done < length {
             // SAFETY: `done` is less than the text's length.
             let rest = unsafe { text.add(done) };
-            // SAFETY: the text is private and so long.
+            // SAFETY: the text is private and of this length.
             let went = unsafe { libc::write(fd as c_int, rest.cast(), length - done) };
             if went <= 0 {
                 return false;
@@ -216,11 +217,12 @@ unsafe extern "C-unwind" fn __vdprintf_chk(
     }
 }
 
-/// Defines a variadic function: it saves the argument registers, builds a `va_list` behind its fixed arguments, and calls
-/// `$target` with the fixed ones and the list.
+/// Defines a variadic function, which saves the argument registers, builds a `va_list` after its fixed
+/// arguments, and calls `$target` with the fixed ones and the list.
 ///
-/// x86-64 (System V ABI 3.5.7), from the stack pointer: 24 bytes of `va_list`, 8 unused, the register save area of 176.
-/// aarch64 (AAPCS64, appendix B): 32 bytes of `va_list`, general registers at 32, vector registers at 96, frame record at 224.
+/// x86-64 (System V ABI 3.5.7), from the stack pointer: 24 bytes of `va_list`, 8 unused, the register save
+/// area of 176. aarch64 (AAPCS64, appendix B): 32 bytes of `va_list`, general registers at 32, vector
+/// registers at 96, frame record at 224.
 macro_rules! variadic {
     ($($name:ident: $fixed:literal, $register:literal, $arm_register:literal => $target:ident;)*) => { $(
         #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,5 @@
-//! Streams of the C library: it writes and reads long transfers straight from and to the program's memory, by calls of
-//! its own that nobody stands before. So streams work on private memory (`system_calls/bounce.rs`).
+//! Streams of the C library. It transfers long data directly from and to the program's memory, by internal
+//! calls that cannot be replaced, so streams use private memory (`system_calls/bounce.rs`).
 
 mod format;
 mod rest;
@@ -14,10 +14,10 @@ use crate::linked::program_is_linked;
 use crate::reporting::set_errno;
 use crate::system_calls::{Bounce, Call, Returns, errno, shielding, store};
 
-/// A stream's transfer of shared memory goes by so many bytes at a time: to a stream that makes no difference.
+/// The size of pieces in which a stream transfers shared memory; the division is invisible in a stream.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// The longest string that goes through private memory in one piece.
+/// The longest string that is copied to private memory in one piece.
 const STRING_BYTES_MAX: usize = 1 << 30;
 
 /// Defines the [`Call`]s of the functions below.
@@ -39,7 +39,7 @@ macro_rules! streams {
     };
 }
 
-// Those that return a count of elements fail with 0, as those that return a pointer.
+// Functions that return a count of elements fail with 0, like those that return a pointer.
 streams! {
     fread -> Pointer;
     fread_unlocked -> Pointer;
@@ -72,7 +72,7 @@ fn shared(runtime: &Runtime, address: usize, bytes: usize) -> bool {
     bytes > 0 && runtime.is_shared(address, bytes)
 }
 
-/// fread(3) by chunks: `fill` reads so many bytes into private memory and says how many came.
+/// fread(3) in chunks: `fill` reads a number of bytes into private memory and returns how many arrived.
 fn filled_by_chunks(
     runtime: &'static Runtime,
     (buffer, size, count): (usize, usize, usize),
@@ -99,7 +99,7 @@ fn filled_by_chunks(
     (done / size) as isize
 }
 
-/// Holds a stream's lock, so that a transfer by chunks stays one transfer to other threads.
+/// Holds a stream's lock, so that a transfer in chunks is one transfer for other threads.
 struct Locked(usize);
 
 impl Locked {
@@ -117,8 +117,8 @@ impl Drop for Locked {
     }
 }
 
-/// Whether a stream's transfer needs private memory: all of it is shared and allocated. Else the C library meets what is
-/// not there itself.
+/// Returns the runtime if a stream's transfer needs private memory: all of it is shared and allocated.
+/// Otherwise the C library itself handles the invalid memory.
 fn needs_bounce(buffer: usize, size: usize, count: usize) -> Option<&'static Runtime> {
     let runtime = shielding()?;
     let bytes = size.checked_mul(count)?;
@@ -137,13 +137,13 @@ macro_rules! reading {
             };
             $(
                 if size.saturating_mul(count) > $room {
-                    // SAFETY: the caller's; the C library ends the program for this.
+                    // SAFETY: the caller's; the C library ends the program in this case.
                     return unsafe { calls::$name.call([buffer, $room, size, count, stream]) };
                 }
             )?
             let _locked = $holds(stream);
             filled_by_chunks(runtime, (buffer, size, count), |piece, bytes| {
-                // SAFETY: the piece is private and so long; the stream is the caller's.
+                // SAFETY: the piece is private and of this length; the stream is the caller's.
                 let came = unsafe { calls::fread_unlocked.call([piece.addr(), 1, bytes, stream]) };
                 came as usize
             })
@@ -185,7 +185,7 @@ writing! {
     fwrite_unlocked, unlocked;
 }
 
-/// How many bytes of shared memory went out; the stream's lock is held, if the caller asked for it.
+/// Returns how many bytes of shared memory were written. The caller has locked the stream if that is needed.
 fn written_by_chunks(runtime: &'static Runtime, buffer: usize, total: usize, stream: usize) -> usize {
     let mut done = 0;
     while done < total {
@@ -195,7 +195,7 @@ fn written_by_chunks(runtime: &'static Runtime, buffer: usize, total: usize, str
             set_errno(libc::ENOMEM);
             break;
         };
-        // SAFETY: the piece is private and so long; the stream is the caller's.
+        // SAFETY: the piece is private and of this length; the stream is the caller's.
         let went = unsafe { calls::fwrite_unlocked.call([piece.addr(), 1, chunk, stream]) } as usize;
         done += went;
         if went < chunk {
@@ -219,8 +219,8 @@ macro_rules! lines_in {
                 set_errno(libc::ENOMEM);
                 return 0;
             };
-            // What the line does not reach shall be told from it.
-            // SAFETY: the piece is private and so long.
+            // Bytes beyond the line must be distinguishable from it.
+            // SAFETY: the piece is private and of this length.
             unsafe { ptr::write_bytes(piece, b'\n', bytes) };
             // SAFETY: as above; the stream is the caller's.
             let result = unsafe { calls::$name.call([piece.addr(), $($room,)? size, stream]) };
@@ -242,14 +242,15 @@ lines_in! {
     __fgets_unlocked_chk(room);
 }
 
-/// How long a line is with its end, in memory that held nothing but newlines before: it may hold zero bytes itself.
+/// Returns the length of a line with its end, in memory that contained only newlines before: the line may
+/// contain zero bytes.
 fn line_bytes(piece: *const u8, bytes: usize) -> usize {
-    // SAFETY: the piece is private, so long, and filled.
+    // SAFETY: the piece is private, of this length, and filled.
     let line = unsafe { std::slice::from_raw_parts(piece, bytes) };
     match line.iter().position(|byte| *byte == b'\n') {
-        // The line's own newline has the end behind it.
+        // The line's own newline is followed by the end.
         Some(newline) if line.get(newline + 1) == Some(&0) => newline + 2,
-        // The first that was there before: the end is in front of it.
+        // The first newline from before: the end precedes it.
         Some(untouched) => untouched,
         None => bytes,
     }
@@ -285,33 +286,32 @@ unsafe extern "C" {
     static STANDARD_OUTPUT: *mut libc::FILE;
 }
 
-/// The program has said itself how its standard output is buffered.
+/// Whether the program has chosen the buffering of its standard output itself.
 static CHOSEN: AtomicBool = AtomicBool::new(false);
 
 fn standard_output() -> *mut libc::FILE {
-    // SAFETY: the C library sets it before any program's code runs.
+    // SAFETY: the C library sets it before any code of the program runs.
     unsafe { ptr::read(&raw const STANDARD_OUTPUT) }
 }
 
 pub(crate) use rest::write_rest;
 
-/// Has standard output go out line by line, whatever it is, unless the program has chosen: a node that dies has no time for what is
-/// in the buffer. What is in it already goes out now.
+/// Makes standard output line-buffered, whatever it is, unless the program has chosen otherwise, since a node
+/// that dies has no time to write its buffer. Flushes what the buffer contains.
 pub(crate) fn hand_on_lines() {
     if CHOSEN.load(Ordering::Relaxed) {
         return;
     }
     let stream = standard_output();
-    // SAFETY: an open stream; without a buffer only the mode changes, also behind output.
+    // SAFETY: an open stream; without a buffer argument only the mode changes, even after output.
     unsafe { calls::setvbuf.call([stream.addr(), 0, libc::_IOLBF as usize, 0]) };
-    // Only then does the C library look at every character that goes into the buffer.
+    // Only after this does the C library check every character that goes into the buffer.
     // SAFETY: an open stream.
     unsafe { libc::fflush(stream) };
 }
 
-/// Called when the library is loaded: the same from the beginning of a node's program, which may die before
-/// it joins. Not in the other processes of a node, which have the library preloaded only: those write as they
-/// always do.
+/// Called when the library is loaded: does the same from the beginning of a node's program, which may die
+/// before it joins. Does not affect other processes of a node, in which the library is only preloaded.
 pub(crate) fn hand_on_lines_of_node() {
     let is_node = std::env::var_os(CONTROL_FD_VARIABLE).is_some() && program_is_linked();
     if is_node && !standard_output().is_null() {
@@ -319,15 +319,15 @@ pub(crate) fn hand_on_lines_of_node() {
     }
 }
 
-/// The program chooses how a stream is buffered.
+/// Records that the program has chosen how a stream is buffered.
 fn note_choice(stream: usize) {
     if stream == standard_output().addr() {
         CHOSEN.store(true, Ordering::Relaxed);
     }
 }
 
-/// A stream's buffer in shared memory would be read and filled by calls that nobody stands before: the stream has one
-/// of its own instead.
+/// Refuses a stream's buffer in shared memory, which internal calls that cannot be replaced would read and
+/// fill: the stream gets a buffer of its own instead.
 fn private_or_null(buffer: usize) -> usize {
     match shielding() {
         Some(runtime) if shared(runtime, buffer, 1) => 0,
@@ -362,9 +362,9 @@ unsafe extern "C-unwind" fn setbuffer(stream: usize, buffer: usize, size: usize)
     unsafe { calls::setbuffer.call([stream, buffer, size]) };
 }
 
-/// Copies private bytes to a stream as fwrite does; how many went.
+/// Copies private bytes to a stream as fwrite does. Returns how many were written.
 fn write_private(stream: usize, bytes: *const u8, length: usize) -> usize {
-    // SAFETY: the bytes are private and so many; the stream is the caller's.
+    // SAFETY: the bytes are private and of this length; the stream is the caller's.
     unsafe { calls::fwrite.call([bytes.addr(), 1, length, stream]) as usize }
 }
 

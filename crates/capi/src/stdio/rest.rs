@@ -1,20 +1,20 @@
-//! The part of a line that stands in the buffer of standard output when a bad access to memory kills the
-//! process.
+//! Writes the unfinished line in the buffer of standard output when a bad access to memory kills the process.
 //!
-//! fflush(3) is nothing for a signal handler: the stream may be locked, or be changed just now. Here the
-//! buffer is only read, by system calls, which give up where a broken program has put something else. What
-//! cannot be told for sure stays where it is.
+//! A signal handler must not call fflush(3): the stream may be locked, or in the middle of a change. So the
+//! buffer is only read, by system calls, which fail if a broken program has overwritten it. Bytes that are
+//! not certain are left.
 
 use std::ffi::c_int;
 use std::mem::{MaybeUninit, offset_of};
 
-/// A line-buffered stream keeps less; a program that has chosen a larger buffer may lose what is in it.
+/// The maximum length that is written. A line-buffered stream keeps less; a program with a larger buffer may
+/// lose its content.
 const REST_BYTES_MAX: usize = 64 << 10;
 
-/// How long a reader that does not read is waited for.
+/// How long to wait for a reader that does not read.
 const PATIENCE_MS: c_int = 1000;
 
-/// The stream holds output, not input (`_IO_CURRENTLY_PUTTING` in the C library's `libio.h`).
+/// The stream is in output mode (`_IO_CURRENTLY_PUTTING` in the C library's `libio.h`).
 const PUTTING: c_int = 0x800;
 
 /// The beginning of the C library's `struct _IO_FILE` (`bits/types/struct_FILE.h`). The layout is fixed,
@@ -37,7 +37,8 @@ struct Stream {
 
 const _: () = assert!(size_of::<usize>() != 8 || offset_of!(Stream, descriptor) == 112);
 
-/// Writes out what standard output holds back. In signal context, in a process that is about to die.
+/// Writes what standard output holds in its buffer. Runs in signal context, in a process that is about to
+/// die.
 pub(crate) fn write_rest() {
     if !cfg!(target_env = "gnu") {
         return;
@@ -48,28 +49,29 @@ pub(crate) fn write_rest() {
     let mut reader = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
     // SAFETY: the one description is a local.
     if unsafe { libc::poll(&raw mut reader, 1, PATIENCE_MS) } == 1 {
-        // By number: the function of that name may have the runtime fetch shared pages first.
-        // SAFETY: the kernel refuses what it cannot read.
+        // By number, since the function of that name may make the runtime fetch shared pages first.
+        // SAFETY: the kernel refuses memory that it cannot read.
         unsafe { libc::syscall(libc::SYS_write, descriptor, start, bytes) };
     }
 }
 
-/// The stream at an address, if there is memory.
+/// Reads the stream at an address, if there is memory.
 fn read(address: usize) -> Option<Stream> {
     let mut stream = MaybeUninit::<Stream>::uninit();
     let bytes = size_of::<Stream>();
     let local = libc::iovec { iov_base: stream.as_mut_ptr().cast(), iov_len: bytes };
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: bytes };
     let (number, me) = (libc::SYS_process_vm_readv, std::process::id());
-    // As wide as registers: the call has more arguments than go in them, and the kernel looks at all of a word.
+    // As wide as registers: the call has more arguments than fit in registers, and the kernel reads the whole
+    // word.
     let (one, flags): (usize, usize) = (1, 0);
-    // SAFETY: the kernel fills the local in, and refuses to read what is not there.
+    // SAFETY: the kernel fills the local, and refuses to read memory that does not exist.
     let came = unsafe { libc::syscall(number, me, &raw const local, one, &raw const remote, one, flags) };
-    // SAFETY: all of its bytes were filled in, and any bytes make one.
+    // SAFETY: all of its bytes were filled, and any bytes are a valid value.
     (usize::try_from(came) == Ok(bytes)).then(|| unsafe { stream.assume_init() })
 }
 
-/// Descriptor, start and length of what a stream holds back.
+/// Returns descriptor, start and length of the content of a stream's buffer.
 fn rest(stream: Stream) -> Option<(c_int, usize, usize)> {
     let Stream { flags, write_start, write_end, buffer_start, buffer_end, descriptor, .. } = stream;
     let in_order = buffer_start <= write_start && write_start < write_end && write_end <= buffer_end;

@@ -1,14 +1,15 @@
-//! Bounce buffers: private memory that a system call works on in place of shared memory.
+//! Bounce buffers: private memory that a system call uses instead of shared memory.
 //!
-//! Shared memory is read and written here by ordinary loads and stores, which fault and are served like the program's
-//! own. Everything works in signal handlers and on any stack: no allocator, no lock, no memory of the thread's stack.
+//! Shared memory is read and written here by ordinary loads and stores, which fault and are served like the
+//! program's own. Everything works in signal handlers and on any stack: it uses no allocator, no lock, and no
+//! large objects on the stack.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use hiroba_node::Runtime;
 
-/// The most pieces that one call needs: one for each argument, and one for the buffers of a vector.
+/// The maximum number of pieces of one call: one for each argument, and one for the buffers of a vector.
 const PIECES_MAX: usize = 8;
 
 /// Buffers of one length that are kept for the next call.
@@ -17,22 +18,23 @@ struct Spares<const COUNT: usize> {
     starts: [AtomicPtr<u8>; COUNT],
 }
 
-/// For most calls.
+/// Buffers for most calls.
 static SHORT: Spares<16> = Spares::of(256 << 10);
-/// For transfers of megabytes, which take three quarters of a millisecond each in pages that the kernel has
-/// to find and to clear. Buffers that are longer still are mapped for one call.
+/// Buffers for transfers of megabytes; the kernel needs three quarters of a millisecond to find and clear
+/// their pages. Even longer buffers are mapped for one call.
 static LONG: Spares<2> = Spares::of(4 << 20);
 
-/// Pieces lie like the memory they stand for within this many bytes: O_DIRECT asks for alignment.
+/// Pieces have the same offset as the memory that they replace within this many bytes, since O_DIRECT needs
+/// alignment.
 const ALIGNMENT_BYTES: usize = 4096;
 
-/// Private memory for one call; what it holds goes back when it is dropped.
+/// Private memory for one call. Its changes are written back by [`Bounce::write_back`].
 pub(crate) struct Bounce {
     runtime: &'static Runtime,
     buffers: [Buffer; PIECES_MAX],
     snapshots: [Snapshot; PIECES_MAX],
     snapshot_count: usize,
-    /// The kernel may keep the pages beyond the call: no other call may write to them.
+    /// Whether the kernel may keep the pages beyond the call, so that no other call may write to them.
     is_for_one_call: bool,
 }
 
@@ -45,7 +47,7 @@ struct Buffer {
 
 const NO_BUFFER: Buffer = Buffer { start: ptr::null_mut(), bytes: 0, used: 0 };
 
-/// Memory whose changes go back.
+/// A copy of memory whose changes are written back.
 #[derive(Clone, Copy)]
 struct Snapshot {
     shared: usize,
@@ -67,18 +69,19 @@ impl Bounce {
         }
     }
 
-    /// Its buffers are nobody's before and after.
+    /// Makes a bounce whose buffers are mapped for this call and unmapped after it.
     pub(crate) fn for_one_call(runtime: &'static Runtime) -> Bounce {
         Bounce { is_for_one_call: true, ..Bounce::new(runtime) }
     }
 
-    /// Whether the bytes are shared and allocated, so that a call must not get them as they are. What is shared and
-    /// not allocated goes to the kernel, whose answer is the right one.
+    /// Returns true if the bytes are shared and allocated, so that a call must not access them directly.
+    /// Shared bytes that are not allocated are left to the kernel, whose error is right.
     pub(crate) fn must_shield(&self, address: usize, bytes: usize) -> bool {
         bytes > 0 && self.runtime.is_shared(address, bytes) && self.runtime.is_allocated(address, bytes)
     }
 
-    /// How many of the bytes are allocated without a gap, if the first is; all when they are private.
+    /// Returns how many of the bytes are allocated without a gap, if the first is; all of them if they are
+    /// private.
     pub(crate) fn allocated_prefix(&self, address: usize, bytes: usize) -> usize {
         if bytes == 0 || !self.runtime.is_shared(address, 1) || self.runtime.is_allocated(address, bytes) {
             return bytes;
@@ -95,7 +98,7 @@ impl Bounce {
         good
     }
 
-    /// Sees to it that pieces of so many bytes together come from one buffer; None when there is no memory for them.
+    /// Makes sure that pieces of `bytes` bytes in total come from one buffer; `None` if there is no memory.
     pub(crate) fn reserve(&mut self, pieces: usize, bytes: usize) -> Option<()> {
         let fresh = self.is_for_one_call;
         let free = self.buffers.iter_mut().find(|buffer| buffer.start.is_null())?;
@@ -103,7 +106,8 @@ impl Bounce {
         Some(())
     }
 
-    /// Private memory of `bytes` bytes that lies within pages like `like`; None when there is none.
+    /// Returns private memory of `bytes` bytes with the same offset in a page as `like`; `None` if there is
+    /// none.
     pub(crate) fn piece(&mut self, like: usize, bytes: usize) -> Option<*mut u8> {
         let skip = |buffer: &Buffer| {
             let next = buffer.start.addr() + buffer.used;
@@ -122,35 +126,35 @@ impl Bounce {
             }
         };
         buffer.used += skip(buffer);
-        // SAFETY: the buffer has room behind `used` for the piece, as was just seen to.
+        // SAFETY: the buffer has room for the piece after `used`, as checked above.
         let piece = unsafe { buffer.start.add(buffer.used) };
         buffer.used += bytes;
         Some(piece)
     }
 
-    /// A private copy of shared memory.
+    /// Copies shared memory to private memory.
     pub(crate) fn copy(&mut self, address: usize, bytes: usize) -> Option<*mut u8> {
         let piece = self.piece(address, bytes)?;
         load(piece, address, bytes);
         Some(piece)
     }
 
-    /// A private copy of shared memory, whose changes [`Bounce::write_back`] carries over.
+    /// Copies shared memory to private memory whose changes [`Bounce::write_back`] writes back.
     pub(crate) fn exchange(&mut self, address: usize, bytes: usize) -> Option<*mut u8> {
         if self.snapshot_count == PIECES_MAX {
             return None;
         }
         let before = self.copy(address, bytes)?;
         let after = self.piece(address, bytes)?;
-        // SAFETY: both pieces are private, distinct and so long.
+        // SAFETY: both pieces are private, distinct and of this length.
         unsafe { ptr::copy_nonoverlapping(before, after, bytes) };
         self.snapshots[self.snapshot_count] = Snapshot { shared: address, before, after, bytes };
         self.snapshot_count += 1;
         Some(after)
     }
 
-    /// A private copy of a C string, if all of it is allocated. Of one that is longer than `bytes_max` only so much is
-    /// copied, which is too long still.
+    /// Copies a C string to private memory, if all of it is allocated. Of one longer than `bytes_max` only
+    /// that much is copied, which is still too long for the kernel.
     pub(crate) fn string(&mut self, address: usize, bytes_max: usize) -> Option<*mut u8> {
         let bound = self.allocated_prefix(address, bytes_max);
         // SAFETY: the program passes a string of which `bound` bytes may be read; strnlen reads no further.
@@ -160,19 +164,20 @@ impl Bounce {
         }
         let piece = self.piece(address, length + 1)?;
         load(piece, address, length);
-        // SAFETY: the piece is one byte longer than what was copied.
+        // SAFETY: the piece is one byte longer than the copied text.
         unsafe { piece.wrapping_add(length).write(0) };
         Some(piece)
     }
 
-    /// Carries over to shared memory what the call has changed, byte by byte: the bytes beside may be another thread's.
+    /// Writes what the call has changed back to shared memory, byte by byte, since neighbouring bytes may
+    /// belong to another thread.
     pub(crate) fn write_back(&mut self) {
         for snapshot in &self.snapshots[..self.snapshot_count] {
             let mut at = 0;
             while at < snapshot.bytes {
                 let run = snapshot.changed_run(at);
                 if run > 0 {
-                    // SAFETY: `after` is `bytes` long, and `at` within.
+                    // SAFETY: `after` is `bytes` long, and `at` is within it.
                     store(snapshot.shared + at, unsafe { snapshot.after.add(at) }, run);
                 }
                 at += run.max(1);
@@ -183,10 +188,10 @@ impl Bounce {
 }
 
 impl Snapshot {
-    /// How many bytes from `at` on have all changed.
+    /// Returns how many bytes from `at` on have all changed.
     fn changed_run(&self, at: usize) -> usize {
         let changed = |offset: &usize| {
-            // SAFETY: both pieces are `bytes` long, and the offset within.
+            // SAFETY: both pieces are `bytes` long, and the offset is within them.
             let before = unsafe { self.before.wrapping_add(*offset).read() };
             // SAFETY: as above.
             let after = unsafe { self.after.wrapping_add(*offset).read() };
@@ -196,15 +201,15 @@ impl Snapshot {
     }
 }
 
-/// Copies from shared into private memory.
+/// Copies from shared to private memory.
 pub(crate) fn load(private: *mut u8, shared: usize, bytes: usize) {
-    // SAFETY: both ranges are the caller's to use; the shared one is allocated, and faults on it are served.
+    // SAFETY: the caller may use both ranges; the shared one is allocated, and faults on it are served.
     unsafe { ptr::copy_nonoverlapping(shared as *const u8, private, bytes) };
 }
 
-/// Copies from private into shared memory.
+/// Copies from private to shared memory.
 pub(crate) fn store(shared: usize, private: *const u8, bytes: usize) {
-    // SAFETY: both ranges are the caller's to use; the shared one is allocated, and faults on it are served.
+    // SAFETY: the caller may use both ranges; the shared one is allocated, and faults on it are served.
     unsafe { ptr::copy_nonoverlapping(private, shared as *mut u8, bytes) };
 }
 
@@ -221,7 +226,7 @@ impl<const COUNT: usize> Spares<COUNT> {
         }
     }
 
-    /// Whether the buffer is kept: it is one of these, and there is room.
+    /// Returns true if the buffer was kept: it has the right length, and there is room.
     fn keep(&self, buffer: Buffer) -> bool {
         let keep = |place: &AtomicPtr<u8>| {
             let free = ptr::null_mut();
@@ -244,7 +249,7 @@ impl Buffer {
     fn map(bytes: usize) -> Option<Buffer> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a fresh anonymous mapping wherever the kernel likes disturbs nothing.
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice replaces nothing.
         let start = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
         (start != libc::MAP_FAILED).then_some(Buffer { start: start.cast(), bytes, used: 0 })
     }

@@ -1,8 +1,9 @@
 //! `mlockall` and `munlockall`.
 //!
-//! The kernel's own would lock and fill the two views of the shared region, 16 TiB each. So what is mapped now is locked mapping by mapping,
-//! without the views; shared memory is locked by `mlock` alone. What will be mapped is locked when it is first touched: Hiroba maps more
-//! addresses than there is memory, and the kernel would fill those, too.
+//! The kernel's own `mlockall` would lock and fill the two views of the shared region, 16 TiB each. So
+//! present mappings are locked one by one, without the views; only `mlock` locks shared memory. Future
+//! mappings are locked when they are first touched: Hiroba maps more addresses than there is memory, which
+//! the kernel would fill, too.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ static MUNLOCKALL: Call = Call::new(c"munlockall", &[], Returns::Number);
 
 pub(super) static ALL: &[&Call] = &[&MLOCKALL, &MUNLOCKALL];
 
-/// Whether the kernel locks what will be mapped.
+/// Whether the kernel locks future mappings.
 static LOCKS_FUTURE: AtomicBool = AtomicBool::new(false);
 
 /// A mapping of this process.
@@ -25,14 +26,14 @@ static LOCKS_FUTURE: AtomicBool = AtomicBool::new(false);
 struct Mapped {
     start: usize,
     bytes: usize,
-    /// A view of frames of the shared region.
+    /// Whether it is a view of frames of the shared region.
     is_view: bool,
-    /// Nobody reckons with all of it being there.
+    /// Whether it was mapped without reserving memory (`nr` in smaps), so that it must not be filled.
     is_sparse: bool,
     is_locked: bool,
 }
 
-/// Reads what /proc/self/smaps says.
+/// Parses /proc/self/smaps.
 fn mappings(smaps: &str) -> Vec<Mapped> {
     let mut all: Vec<Mapped> = Vec::new();
     for line in smaps.lines() {
@@ -52,7 +53,7 @@ fn mappings(smaps: &str) -> Vec<Mapped> {
         let name = words.nth(4).unwrap_or("");
         let is_view = matches!(name, "/memfd:hiroba" | "/memfd:hiroba-frames");
         if name == "[vsyscall]" {
-            // The last one, and no memory of this process.
+            // The last entry, which is not memory of this process.
             break;
         }
         all.push(Mapped { start, bytes: end - start, is_view, is_sparse: false, is_locked: false });
@@ -67,7 +68,7 @@ fn fail(errno: c_int, sentence: &str) -> isize {
     -1
 }
 
-/// How many bytes this process may lock; None when as many as it likes.
+/// Returns how many bytes this process may lock; `None` for no limit.
 fn limit() -> Option<u64> {
     const CAP_IPC_LOCK: u32 = 14;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -80,10 +81,10 @@ fn limit() -> Option<u64> {
     (!is_free).then_some(limits.rlim_cur)
 }
 
-/// mlock2(2) itself, round the names that this library stands before.
+/// Calls mlock2(2) directly, without the functions that this library replaces.
 fn lock(mapped: Mapped, on_fault: bool) {
     const ON_FAULT: usize = 1;
-    // What has gone meanwhile, or may not be read, is passed over, as the kernel's mlockall does.
+    // Mappings that are gone or not readable are skipped, as by the kernel's mlockall.
     // SAFETY: locking changes no byte.
     unsafe {
         libc::syscall(libc::SYS_mlock2, mapped.start, mapped.bytes, if on_fault { ON_FAULT } else { 0 })
@@ -106,11 +107,11 @@ fn lock_current(on_fault: bool) -> isize {
     if let Some(limit) = limit().filter(|limit| *limit < bytes) {
         let errno = if limit == 0 { libc::EPERM } else { libc::ENOMEM };
         let sentence = format!(
-            "mlockall: expected a limit of {bytes} bytes at least, which the node has mapped beside shared memory, got {limit}; raise ulimit -l"
+            "mlockall: expected a limit of at least {bytes} bytes, which the node has mapped beside shared memory, got {limit}; raise ulimit -l"
         );
         return fail(errno, &sentence);
     }
-    // The stack grows while this runs; who locks it, locks what it grows by.
+    // The stack grows while this runs; a locked stack stays locked as it grows.
     wanted().for_each(|mapped| lock(mapped, on_fault || mapped.is_sparse));
     0
 }
@@ -133,7 +134,7 @@ unsafe extern "C-unwind" fn mlockall(flags: c_int) -> isize {
     if future {
         if let Some(limit) = limit() {
             let sentence = format!(
-                "mlockall: expected no limit on locked memory for MCL_FUTURE, for the node's runtime would run into it, \
+                "mlockall: expected no limit on locked memory for MCL_FUTURE, since the node's runtime would exceed it, \
                  got {limit} bytes; set ulimit -l unlimited"
             );
             return fail(libc::ENOMEM, &sentence);
@@ -141,7 +142,7 @@ unsafe extern "C-unwind" fn mlockall(flags: c_int) -> isize {
         lock_future_on_fault();
         LOCKS_FUTURE.store(true, Ordering::Relaxed);
     } else if LOCKS_FUTURE.swap(false, Ordering::Relaxed) {
-        // Nothing else ends what was said of the future.
+        // Only munlockall(2) ends MCL_FUTURE.
         let locked: Vec<Mapped> = read().into_iter().flatten().filter(|mapped| mapped.is_locked).collect();
         // SAFETY: it has no memory operands.
         unsafe { MUNLOCKALL.call([]) };
@@ -150,13 +151,14 @@ unsafe extern "C-unwind" fn mlockall(flags: c_int) -> isize {
     if flags & libc::MCL_CURRENT != 0 { lock_current(flags & libc::MCL_ONFAULT != 0) } else { 0 }
 }
 
-/// Has the kernel lock what will be mapped when it is touched; what is mapped stays as it is.
+/// Makes the kernel lock future mappings when they are touched; present ones do not change.
 fn lock_future_on_fault() {
     // SAFETY: it has no memory operands.
     unsafe { MLOCKALL.call([(libc::MCL_FUTURE | libc::MCL_ONFAULT) as usize]) };
 }
 
-/// Before the job is joined, and the region mapped: what the program has said of the future would fill it.
+/// Called before the job is joined and the region mapped, since the program's MCL_FUTURE would fill the
+/// region.
 pub(crate) fn prepare_to_join() {
     if LOCKS_FUTURE.load(Ordering::Relaxed) {
         lock_future_on_fault();

@@ -1,10 +1,10 @@
 //! Calls that change how memory is mapped.
 //!
-//! Who may touch shared memory, and what its pages show, is decided by the runtime from fault to fault: a program
-//! that changed it by calls of its own would read stale bytes, or end the job. Here the calls that reach shared memory
-//! are done another way where they can be, and refused with `errno` and a sentence where they cannot. What does not
-//! reach it goes straight on. What a range is to shared memory says `hiroba_node::Extent`; what a call means is decided
-//! by [`protection`] and [`advice`].
+//! The runtime decides from fault to fault which accesses to shared memory are allowed and what its pages
+//! contain. A program that changed this by its own calls would read stale bytes, or end the job. So calls
+//! that reach shared memory are carried out in another way if possible, else refused with `errno` and a
+//! message. Other calls are passed on. `hiroba_node::Extent` tells how a range relates to shared memory;
+//! [`protection`] and [`advice`] decide what a call means.
 
 use std::ffi::c_int;
 use std::io;
@@ -15,7 +15,7 @@ use hiroba_node::{Extent, Locking, Runtime, SharedPages};
 use super::{Call, Returns, page_bytes, touch};
 use crate::reporting::{note, set_errno};
 
-/// A call, and whether something of it has been refused: the sentence is said once.
+/// A call, and whether a refusal has been reported, which is done once.
 struct Watched {
     call: Call,
     is_told: AtomicBool,
@@ -46,7 +46,7 @@ watched! {
     SHMAT c"shmat";
 }
 
-/// What the range is to shared memory, of a process that has joined its job.
+/// Returns how a range relates to shared memory, in a process that has joined its job.
 #[inline(always)]
 fn extent(address: usize, bytes: usize) -> (Extent, Option<&'static Runtime>) {
     let runtime = Runtime::known();
@@ -54,7 +54,7 @@ fn extent(address: usize, bytes: usize) -> (Extent, Option<&'static Runtime>) {
 }
 
 impl Watched {
-    /// Fails, and says why: to `hiroba_error_string` each time, on stderr once for each call.
+    /// Fails with a reason, for `hiroba_error_string` each time, on stderr once for each call.
     #[cold]
     fn refuse(&self, errno: c_int, address: usize, bytes: usize, why: &str) -> isize {
         let name = self.call.name.to_string_lossy();
@@ -64,14 +64,14 @@ impl Watched {
             && !self.is_told.swap(true, Ordering::Relaxed)
         {
             let line = format!("hiroba: node {}: {sentence}\n", runtime.node());
-            // SAFETY: the line is so long. One write, so that it stays whole; whether it arrives does not matter.
+            // SAFETY: the line has this length. One write keeps it whole; whether it arrives does not matter.
             unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
         }
         set_errno(errno);
         -1
     }
 
-    /// Refuses what is not all of it allocated shared memory.
+    /// Refuses a range that is not entirely allocated shared memory.
     fn refuse_part(&self, extent: Extent, address: usize, bytes: usize) -> isize {
         if extent == Extent::Straddling {
             let why = "expected memory that is all shared or all private, got some of both";
@@ -92,12 +92,12 @@ fn result(done: io::Result<()>) -> isize {
     }
 }
 
-/// What mprotect(2) is to allocated shared memory.
+/// What mprotect(2) means for allocated shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protection {
-    /// Loads and stores run as ever, and code may be executed, or may not.
+    /// Loads and stores remain allowed; executing code is allowed or not.
     Open { executable: bool },
-    /// The program would be kept from what the runtime lets it do.
+    /// The program would lose access that the runtime grants.
     Refused,
 }
 
@@ -113,7 +113,7 @@ fn protection(wanted: c_int) -> Protection {
     }
 }
 
-/// mprotect(2) where it reaches shared memory.
+/// mprotect(2) on a range that reaches shared memory.
 #[cold]
 fn protect(
     watched: &Watched,
@@ -128,15 +128,15 @@ fn protect(
         Protection::Open { executable } => result(runtime.set_executable(pages, executable)),
         Protection::Refused => {
             let why = format!(
-                "expected PROT_READ | PROT_WRITE, or PROT_EXEC with any other, for Hiroba needs the access to shared memory \
-                 for itself, got 0x{wanted:x}"
+                "expected PROT_READ | PROT_WRITE, or PROT_EXEC with any other, since Hiroba itself controls the access to shared \
+                 memory, got 0x{wanted:x}"
             );
             watched.refuse(libc::ENOTSUP, address, bytes, &why)
         }
     }
 }
 
-/// Whether the kernel refuses a range for where it begins.
+/// Returns true if the start of a range is aligned to a page, as the kernel requires.
 fn is_aligned(address: usize) -> bool {
     address.is_multiple_of(page_bytes())
 }
@@ -167,25 +167,25 @@ unsafe extern "C-unwind" fn pkey_mprotect(address: usize, bytes: usize, wanted: 
     }
 }
 
-/// What madvise(2) is to allocated shared memory.
+/// What madvise(2) means for allocated shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Advice {
-    /// Nothing that the runtime would do otherwise.
+    /// The runtime does the same anyway.
     Nothing,
-    /// Missing pages begin to travel.
+    /// Requests missing pages.
     Fetch,
-    /// They are here, to be read.
+    /// Fetches the pages for reading.
     Read,
-    /// They are here, to be written.
+    /// Fetches the pages for writing.
     Write,
-    /// It would change contents, or what children and core files get.
+    /// Would change contents, or what children and core files get.
     Refused,
 }
 
 fn advice(given: c_int) -> Advice {
     match given {
         libc::MADV_NORMAL | libc::MADV_RANDOM | libc::MADV_SEQUENTIAL => Advice::Nothing,
-        // Neither children nor core dumps, as they are made, get more.
+        // Children and core dumps get no more by these.
         libc::MADV_DONTFORK | libc::MADV_DODUMP => Advice::Nothing,
         libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => {
             Advice::Nothing
@@ -239,7 +239,7 @@ unsafe extern "C-unwind" fn madvise(address: usize, bytes: usize, given: usize) 
     }
 }
 
-/// Gives an error number, and leaves `errno` alone. Nothing that it can be told changes contents.
+/// Returns an error number, and does not change `errno`. None of its advice changes contents.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn posix_madvise(address: usize, bytes: usize, given: usize) -> isize {
     match (extent(address, bytes), given as c_int) {
@@ -252,7 +252,7 @@ unsafe extern "C-unwind" fn posix_madvise(address: usize, bytes: usize, given: u
         {
             0
         }
-        // SAFETY: the caller's. Of what is not allocated nothing is done that anybody would see.
+        // SAFETY: the caller's. On memory that is not allocated the advice has no visible effect.
         _ => unsafe { POSIX_MADVISE.call.call([address, bytes, given]) },
     }
 }
@@ -283,7 +283,7 @@ unsafe extern "C-unwind" fn mlock2(address: usize, bytes: usize, flags: usize) -
         (reached, ON_FAULT) if reached != Extent::Outside => {
             lock(&MLOCK2, reached, address, bytes, Locking::Resident)
         }
-        // SAFETY: the caller's; flags that do not exist the kernel refuses.
+        // SAFETY: the caller's; the kernel refuses invalid flags.
         _ => unsafe { MLOCK2.call.call([address, bytes, flags]) },
     }
 }
@@ -298,10 +298,9 @@ unsafe extern "C-unwind" fn munlock(address: usize, bytes: usize) -> isize {
     }
 }
 
-const MAPPING_WHY: &str =
-    "expected private addresses, for shared ones stay mapped as they are, got shared ones";
+const MAPPING_WHY: &str = "expected private addresses, since shared ones must stay mapped, got shared ones";
 
-/// Whether a call would replace or unmap shared addresses, allocated or not.
+/// Returns true if a call would replace or unmap shared addresses, allocated or not.
 #[inline(always)]
 fn reaches(address: usize, bytes: usize) -> bool {
     extent(address, bytes).0 != Extent::Outside
@@ -310,11 +309,12 @@ fn reaches(address: usize, bytes: usize) -> bool {
 /// mmap(2).
 ///
 /// # Safety
-/// As of the C library's function.
+/// The requirements are those of the C library's function.
 #[inline(always)]
 unsafe fn map(watched: &Watched, arguments: [usize; 6]) -> isize {
     let [address, bytes, _, flags, ..] = arguments;
-    // With MAP_FIXED_NOREPLACE the kernel finds the addresses taken, and without either it looks for others.
+    // With MAP_FIXED_NOREPLACE the kernel finds the addresses in use, and with neither flag it chooses
+    // others.
     let replaces = flags as c_int & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
     if replaces && reaches(address, bytes) {
         return watched.refuse(libc::EINVAL, address, bytes, MAPPING_WHY);
@@ -358,7 +358,7 @@ unsafe extern "C-unwind" fn munmap(address: usize, bytes: usize) -> isize {
     unsafe { MUNMAP.call.call([address, bytes]) }
 }
 
-/// The fifth argument is there with MREMAP_FIXED only; then it is in the same place.
+/// The fifth argument exists only with MREMAP_FIXED, in the same place.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn mremap(
     address: usize,
@@ -367,7 +367,7 @@ unsafe extern "C-unwind" fn mremap(
     flags: usize,
     new_address: usize,
 ) -> isize {
-    // Of no bytes it would make a second mapping of what is there.
+    // A call with zero bytes would make a second mapping of the pages.
     if reaches(address, bytes.max(1)) {
         return MREMAP.refuse(libc::EINVAL, address, bytes, MAPPING_WHY);
     }
@@ -393,7 +393,7 @@ unsafe extern "C-unwind" fn remap_file_pages(
     unsafe { REMAP_FILE_PAGES.call.call([address, bytes, protection, page, flags]) }
 }
 
-/// Without SHM_REMAP the kernel finds the addresses taken.
+/// Without SHM_REMAP the kernel finds the addresses in use.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn shmat(segment: usize, address: usize, flags: usize) -> isize {
     if flags as c_int & libc::SHM_REMAP != 0 {

@@ -1,28 +1,28 @@
 //! System calls on shared memory.
 //!
-//! With a fault source that raises signals the kernel answers a system call on an absent page with `EFAULT`, or with a
-//! short transfer, or it loses a datagram. So this library stands before the C library's wrappers: where an argument lies
-//! in shared memory, the call works on a bounce buffer ([`bounce`]), and nothing that other threads do to the page
-//! meanwhile can harm it. Results, errors and `errno` are those of the call itself. In jobs that do not need it every
-//! function goes straight on, for one load and one branch.
+//! With a fault source that raises signals, a system call on an absent page fails with `EFAULT`, transfers
+//! less, or loses a datagram. So this library replaces the C library's wrappers: if an argument lies in
+//! shared memory, the call uses a bounce buffer ([`bounce`]), which other threads' actions on the page cannot
+//! affect. Results, errors and `errno` are those of the call itself. In jobs that do not need this, every
+//! function passes its call on after one load and one branch.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `mod.rs` | how one call is shielded, by a description of its arguments |
-//! | `table.rs` | the calls and their arguments, a line each |
+//! | `mod.rs` | how one call is shielded, from a description of its arguments |
+//! | `table.rs` | the calls and their arguments, one per line |
 //! | `vectors.rs` | calls on vectors of buffers and on messages |
 //! | `special.rs` | calls whose arguments depend on each other: ioctl, fcntl, execve … |
 //! | `bounce.rs` | the private memory |
-//! | `mappings.rs`, `locking.rs` | calls that change how memory is mapped, in every job: done another way, or refused |
+//! | `mappings.rs`, `locking.rs` | calls that change how memory is mapped: carried out in another way, or refused |
 //!
-//! Calls that change how memory is mapped are another matter: they concern every job, whatever its fault source
-//! (`mappings.rs`, `locking.rs`).
+//! Calls that change how memory is mapped concern every job, whatever its fault source (`mappings.rs`,
+//! `locking.rs`).
 //!
-//! Not shielded are calls that keep buffers beyond their return (`io_uring`, `aio_*`, `io_submit`, `MSG_ZEROCOPY`), those
-//! made by `syscall(2)` or by instructions of the program's own, and mutexes and semaphores of the C library
-//! that lie in shared memory. `--fault-source event` needs none of this.
+//! Not shielded are calls that keep buffers beyond their return (`io_uring`, `aio_*`, `io_submit`,
+//! `MSG_ZEROCOPY`), calls made by `syscall(2)` or by the program's own instructions, and mutexes and
+//! semaphores of the C library in shared memory. `--fault-source event` needs none of this.
 //!
-//! The functions are cancellation points where the C library's are: they unwind.
+//! The functions are cancellation points if the C library's are: they unwind.
 
 mod bounce;
 mod locking;
@@ -42,26 +42,26 @@ pub(crate) use locking::prepare_to_join;
 
 use crate::reporting::set_errno;
 
-/// What the kernel transfers at most in one call (`MAX_RW_COUNT` of <linux/fs.h>).
+/// The most that the kernel transfers in one call (`MAX_RW_COUNT` of <linux/fs.h>).
 const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
 
-/// The longest string that calls take, with its end: PATH_MAX.
+/// The longest string that calls accept, with its end: PATH_MAX.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Regular files are transferred through buffers of this length, so that a large transfer does not double its memory.
+/// The buffer length for transfers of regular files, so that a large transfer does not double its memory.
 const CHUNK_BYTES: usize = 16 << 20;
 
 /// The runtime while calls need shielding.
 static SHIELDING: AtomicPtr<Runtime> = AtomicPtr::new(ptr::null_mut());
 
-/// The runtime, when calls on its memory need shielding.
+/// Returns the runtime if calls on its memory need shielding.
 #[inline(always)]
 pub(crate) fn shielding() -> Option<&'static Runtime> {
     // SAFETY: null, or a runtime that lives as long as the process.
     unsafe { SHIELDING.load(Ordering::Relaxed).as_ref() }
 }
 
-/// Begins to shield calls, if the job needs it: when it has been joined.
+/// Begins to shield calls, if the job needs it; called after joining.
 pub(crate) fn shield(runtime: &'static Runtime) {
     if !runtime.shields_system_calls() {
         return;
@@ -71,50 +71,51 @@ pub(crate) fn shield(runtime: &'static Runtime) {
     SHIELDING.store(ptr::from_ref(runtime).cast_mut(), Ordering::Release);
 }
 
-/// Ends it: shared memory is gone, and the kernel's own answer is right.
+/// Ends shielding: shared memory no longer exists, and the kernel's own error is right.
 pub(crate) fn unshield() {
     SHIELDING.store(ptr::null_mut(), Ordering::Release);
 }
 
-/// A child made by fork has no shared memory.
+/// Ends shielding in a forked child, which has no shared memory.
 unsafe extern "C" fn unshield_child() {
     unshield();
 }
 
-/// What an argument is.
+/// The kind of an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Argument {
-    /// No pointer.
+    /// Not a pointer.
     Value,
     /// A C string of at most PATH_MAX bytes.
     Path,
-    /// So many bytes, which the call may read and change.
+    /// This many bytes, which the call may read and change.
     Bytes(usize),
-    /// Elements of so many bytes, which the call may read and change: the argument of that index is an `int` that
+    /// Elements of this many bytes, which the call may read and change; the `int` argument of the given index
     /// counts them.
     Elements(usize, usize),
-    /// As many bytes as the `size_t` argument of that index says, which the call may read and change.
+    /// As many bytes as the `size_t` argument of the given index, which the call may read and change.
     Sized(usize),
-    /// As many bytes as the `socklen_t` says to which the argument of that index points.
+    /// As many bytes as the `socklen_t` to which the argument of the given index points.
     SocketAddress(usize),
-    /// A byte for each page of as many bytes as the argument of that index says.
+    /// A byte for each page of as many bytes as the argument of the given index.
     Pages(usize),
-    /// A set of as many bits as the argument of that index says, in whole words.
+    /// A set of as many bits as the argument of the given index, in whole words.
     Bits(usize),
-    /// A buffer that the call fills from its start on, as far as its result says; that argument has its size.
+    /// A buffer that the call fills from its start, as far as its result says; the argument of the given
+    /// index is its size.
     Filled(usize),
-    /// The same, unless the flags, the argument after the size, have MSG_TRUNC: then the result says nothing of
-    /// what was filled.
+    /// The same, unless the flags, the argument after the size, contain MSG_TRUNC: then the result does not
+    /// tell how much was filled.
     Received(usize),
-    /// A buffer that the call only reads; that argument has its size.
+    /// A buffer that the call only reads; the argument of the given index is its size.
     Read(usize),
-    /// A signal mask to wait with: faults must come all the same.
+    /// A signal mask to wait with, which must not block faults.
     Mask,
-    /// No pointer: the place in a file where the transfer begins.
+    /// Not a pointer: the offset in a file where the transfer begins.
     Offset,
 }
 
-/// How a call says that it failed.
+/// The result by which a call reports a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Returns {
     /// -1.
@@ -123,7 +124,7 @@ pub(crate) enum Returns {
     Pointer,
 }
 
-/// A function of the C library, and where it is.
+/// A function of the C library, and its address.
 pub(crate) struct Call {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -136,7 +137,8 @@ impl Call {
         Call { name, address: AtomicPtr::new(ptr::null_mut()), arguments, returns }
     }
 
-    /// Where the next library has the function. Resolved when this library is loaded; calls may come before that.
+    /// Returns the address of the function in the next library. It is resolved when this library is loaded,
+    /// or earlier if a call comes earlier.
     #[inline(always)]
     pub(crate) fn address(&self) -> *mut c_void {
         let address = self.address.load(Ordering::Relaxed);
@@ -152,20 +154,20 @@ impl Call {
         address
     }
 
-    /// Calls the function as it is.
+    /// Calls the function with these arguments.
     ///
     /// # Safety
-    /// The arguments must be what the function takes, in number and meaning.
+    /// The arguments must be valid for the function, in number and meaning.
     #[inline(always)]
     pub(crate) unsafe fn call<const N: usize>(&self, a: [usize; N]) -> isize {
         // SAFETY: the caller's.
         unsafe { call_address(self.address(), &a) }
     }
 
-    /// Calls the function with private memory in place of shared.
+    /// Calls the function with private memory instead of shared memory.
     ///
     /// # Safety
-    /// As of [`Call::call`].
+    /// The requirements are those of [`Call::call`].
     #[inline(never)]
     pub(crate) unsafe fn shielded(&self, runtime: &'static Runtime, arguments: &mut [usize]) -> isize {
         if !self.arguments.iter().zip(&*arguments).any(|(kind, value)| match kind {
@@ -184,8 +186,8 @@ impl Call {
         unsafe { self.bounced(runtime, arguments) }
     }
 
-    /// The indices of buffer and size, if this is a transfer of more than a chunk from or to a regular file. Others
-    /// have no chunks: a datagram is one, and appending is atomic.
+    /// Returns the indices of buffer and size, if this is a transfer of more than a chunk from or to a
+    /// regular file. Other transfers are not divided: a datagram is indivisible, and appending is atomic.
     fn large_transfer(&self, arguments: &[usize]) -> Option<(usize, usize)> {
         let large = |size: usize| arguments[size] > CHUNK_BYTES;
         let (buffer, size, reads) =
@@ -199,7 +201,7 @@ impl Call {
     }
 
     /// # Safety
-    /// As of [`Call::call`].
+    /// The requirements are those of [`Call::call`].
     unsafe fn in_chunks(
         &self,
         runtime: &'static Runtime,
@@ -236,7 +238,7 @@ impl Call {
     }
 
     /// # Safety
-    /// As of [`Call::call`].
+    /// The requirements are those of [`Call::call`].
     unsafe fn bounced(&self, runtime: &'static Runtime, arguments: &mut [usize]) -> isize {
         let mut bounce = Bounce::new(runtime);
         let mut filled = None;
@@ -249,13 +251,13 @@ impl Call {
                 None => return self.fail(libc::ENOMEM),
             }
         }
-        // SAFETY: the caller's; the private memory is as long as what it stands for.
+        // SAFETY: the caller's; the private memory is as long as the memory it replaces.
         let result = unsafe { call_address(self.address(), arguments) };
         let errno = errno();
         if let Some((shared, private)) = filled
             && result > 0
         {
-            // The result may be longer than the buffer: a datagram's true length.
+            // The result may be longer than the buffer: the true length of a datagram.
             let size = self.filled_size(arguments);
             store(shared, private as *const u8, size.min(result as usize));
         }
@@ -264,7 +266,8 @@ impl Call {
         self.pointer_back(result, &given, arguments)
     }
 
-    /// Calls that give back the buffer that they were given shall not give the private one.
+    /// Translates the result of calls that return the buffer that they were given, so that they do not return
+    /// the private one.
     fn pointer_back(&self, result: isize, given: &[usize], arguments: &[usize]) -> isize {
         if self.returns == Returns::Pointer {
             let same = arguments.iter().position(|argument| *argument as isize == result);
@@ -289,16 +292,16 @@ impl Call {
     }
 }
 
-/// The most arguments that a shielded function has.
+/// The maximum number of arguments of a shielded function.
 const ARGUMENTS_MAX: usize = 7;
 
 enum Replaced {
-    /// Or left as it was.
+    /// Or unchanged.
     Argument,
     Buffer,
 }
 
-/// Puts private memory in an argument's place if it is shared; None when there is no memory for it.
+/// Replaces a shared argument by private memory; `None` if there is no memory.
 fn replace(
     bounce: &mut Bounce,
     kind: Argument,
@@ -326,7 +329,8 @@ fn replace(
         return Some(Replaced::Argument);
     }
     let piece = match kind {
-        // Without a copy it is too long, or runs out of what is allocated: the kernel says so.
+        // Without a copy the string is too long, or reaches memory that is not allocated: the kernel reports
+        // it.
         Argument::Path => bounce.string(address, PATH_BYTES_MAX).unwrap_or(address as *mut u8),
         Argument::Received(size) if given[size + 1] as c_int & libc::MSG_TRUNC != 0 => {
             arguments[size] = bytes;
@@ -362,23 +366,24 @@ fn mask_without_faults(bounce: &mut Bounce, address: usize, argument: &mut usize
     // The C library reads a whole sigset_t, whose first word is the kernel's.
     let piece = bounce.piece(address, size_of::<libc::sigset_t>())?;
     load(piece, address, bytes);
-    // SAFETY: the piece has room for a sigset_t, and like the program's set lies at a multiple of 8.
+    // SAFETY: the piece has room for a sigset_t, and is aligned to 8 like the program's set.
     let mask = unsafe { &mut *piece.cast::<u64>() };
     *mask &= !hiroba_node::program_signals::fault_signals();
     *argument = piece.addr();
     Some(Replaced::Argument)
 }
 
-/// The value of a `socklen_t` that the program points to.
+/// Returns the value of a `socklen_t` that the program points to.
 fn socket_length(bounce: &Bounce, address: usize) -> usize {
     if address == 0 || bounce.allocated_prefix(address, 4) < 4 {
         return 0;
     }
-    // SAFETY: the program passes a pointer to a socklen_t; if it is shared, it is allocated, and faults are served.
+    // SAFETY: the program passes a pointer to a socklen_t; if it is shared, it is allocated, and faults are
+    // served.
     unsafe { (address as *const u32).read_unaligned() as usize }
 }
 
-/// In place of a function that this C library does not have.
+/// Replaces a function that this C library does not have.
 unsafe extern "C-unwind" fn absent() -> isize {
     set_errno(libc::ENOSYS);
     -1
@@ -410,8 +415,8 @@ pub(crate) unsafe fn call_address(function: *mut c_void, a: &[usize]) -> isize {
     }
 }
 
-/// Touches every page of shared memory for writing, so that the kernel finds it. Only for what cannot be shielded:
-/// another thread may lose the page again.
+/// Touches every page of a range of shared memory for writing, so that the kernel finds it. Only for calls
+/// that cannot be shielded, since another thread may lose the page again.
 pub(crate) fn touch(runtime: &'static Runtime, address: usize, bytes: usize) {
     const PAGE_BYTES: usize = 4096;
     if bytes == 0 || !runtime.is_shared(address, bytes) {
@@ -423,7 +428,8 @@ pub(crate) fn touch(runtime: &'static Runtime, address: usize, bytes: usize) {
         if runtime.is_allocated(byte, 1) {
             // SAFETY: the byte is allocated, and faults on it are served.
             let byte = unsafe { AtomicU8::from_ptr(byte as *mut u8) };
-            // Storing what is there takes write access, and harms nobody. Adding nothing would be made a load.
+            // Storing the current value requires write access and changes nothing. Adding zero would be
+            // compiled to a load.
             let mut value = byte.load(Ordering::Relaxed);
             while let Err(now) = byte.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed) {
                 value = now;
@@ -433,7 +439,7 @@ pub(crate) fn touch(runtime: &'static Runtime, address: usize, bytes: usize) {
     }
 }
 
-/// Whether a descriptor is a regular file that may be transferred piecemeal.
+/// Returns true if a descriptor is a regular file that may be transferred in pieces.
 fn is_regular(descriptor: c_int, reads: bool) -> bool {
     let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
     let before = errno();
@@ -454,7 +460,7 @@ pub(crate) fn errno() -> c_int {
     unsafe { *location }
 }
 
-/// Looks up the functions that this library stands before here.
+/// Looks up the functions that this module replaces.
 pub(crate) fn resolve_all() {
     let here = [table::ALL, vectors::ALL, special::ALL, mappings::ALL, locking::ALL];
     for call in here.into_iter().flatten() {

@@ -14,10 +14,10 @@ static EXECVE: Call = Call::new(c"execve", &[], Returns::Number);
 
 pub(super) static ALL: &[&Call] = &[&IOCTL, &FCNTL, &FCNTL64, &EXECVE];
 
-/// A call whose last argument points to so many bytes, of which the call may change any.
+/// Makes a call whose last argument points to `bytes` bytes, any of which the call may change.
 ///
 /// # Safety
-/// The arguments must be what the function takes.
+/// The arguments must be valid for the function.
 unsafe fn with_bytes(call: &Call, runtime: &'static Runtime, mut a: [usize; 3], bytes: usize) -> isize {
     let mut bounce = Bounce::new(runtime);
     if bounce.must_shield(a[2], bytes) {
@@ -26,7 +26,7 @@ unsafe fn with_bytes(call: &Call, runtime: &'static Runtime, mut a: [usize; 3], 
             None => return call.fail(libc::ENOMEM),
         }
     }
-    // SAFETY: the caller's; the private memory is as long as what it stands for.
+    // SAFETY: the caller's; the private memory is as long as the memory it replaces.
     let result = unsafe { call.call(a) };
     let errno = errno();
     bounce.write_back();
@@ -34,10 +34,10 @@ unsafe fn with_bytes(call: &Call, runtime: &'static Runtime, mut a: [usize; 3], 
     result
 }
 
-/// How much of an argument is touched whose length is not known.
+/// How many bytes of an argument of unknown length are touched.
 const UNKNOWN_BYTES: usize = 256;
 
-/// How many bytes an ioctl's argument has: told by its number, or known; None when neither.
+/// Returns the length of an ioctl's argument, from its number or a table; `None` if it is unknown.
 fn ioctl_bytes(request: usize) -> Option<usize> {
     // The kernel's TCGETS and TCSETS have a shorter termios than the C library.
     const KERNEL_TERMIOS: usize = 36;
@@ -64,7 +64,7 @@ unsafe extern "C-unwind" fn ioctl(fd: usize, request: usize, argument: usize) ->
         match ioctl_bytes(request) {
             // SAFETY: the caller's.
             Some(bytes) => return unsafe { with_bytes(&IOCTL, runtime, [fd, request, argument], bytes) },
-            // What it points to is not known: the kernel finds its first bytes, at least.
+            // The length is unknown; the kernel finds at least the first bytes.
             None => touch(runtime, argument, UNKNOWN_BYTES),
         }
     }
@@ -72,7 +72,7 @@ unsafe extern "C-unwind" fn ioctl(fd: usize, request: usize, argument: usize) ->
     unsafe { IOCTL.call([fd, request, argument]) }
 }
 
-/// How many bytes the argument of a command of fcntl(2) points to.
+/// Returns how many bytes the argument of a command of fcntl(2) points to.
 fn fcntl_bytes(command: c_int) -> usize {
     const OWNER: usize = 8;
     match command {
@@ -85,7 +85,7 @@ fn fcntl_bytes(command: c_int) -> usize {
 }
 
 /// # Safety
-/// As of fcntl(2).
+/// The requirements are those of fcntl(2).
 unsafe fn control(call: &Call, fd: usize, command: usize, argument: usize) -> isize {
     let bytes = fcntl_bytes(command as c_int);
     match shielding().filter(|_| bytes > 0) {
@@ -108,7 +108,7 @@ unsafe extern "C-unwind" fn fcntl64(fd: usize, command: usize, argument: usize) 
     unsafe { control(&FCNTL64, fd, command, argument) }
 }
 
-/// The most words of a command line or an environment that are looked at.
+/// The maximum number of words of a command line or an environment that are examined.
 const WORDS_MAX: usize = 1 << 20;
 
 fn word_count(words: *const *const c_char) -> usize {
@@ -120,7 +120,7 @@ fn word_count(words: *const *const c_char) -> usize {
     (0..WORDS_MAX).take_while(is_word).count()
 }
 
-/// A vector of strings in private memory, if any of it is shared.
+/// Copies a vector of strings to private memory, if any of it is shared.
 fn private_words(bounce: &mut Bounce, runtime: &Runtime, words: usize) -> Option<usize> {
     let given = words as *const *const c_char;
     let count = word_count(given);
@@ -168,7 +168,7 @@ unsafe extern "C-unwind" fn execve(path: usize, arguments: usize, environment: u
             None => return EXECVE.fail(libc::ENOMEM),
         }
     }
-    // SAFETY: the caller's; the private memory holds what it stands for.
+    // SAFETY: the caller's; the private memory has the same content as the memory it replaces.
     unsafe { EXECVE.call(a) }
 }
 

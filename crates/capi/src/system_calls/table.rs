@@ -1,7 +1,7 @@
-//! The calls and what their arguments are.
+//! The calls and the kinds of their arguments.
 //!
-//! A line says all that shielding needs to know ([`Argument`]); sizes of structures are those of the 64-bit kernel
-//! interface. To add a call, add its line.
+//! A line describes everything that shielding needs to know ([`Argument`]); sizes of structures are those of
+//! the 64-bit kernel interface. To add a call, add its line.
 
 use Argument::{
     Bits, Bytes, Elements, Filled, Mask, Offset, Pages, Path, Read, Received, Sized, SocketAddress, Value,
@@ -140,7 +140,7 @@ shielded! {
     inotify_add_watch(fd: Value, path: Path, mask: Value) -> Number;
     name_to_handle_at(fd: Value, path: Path, handle: Bytes(136), mount: Bytes(4), flags: Value) -> Number;
 
-    // What is known of files.
+    // Metadata of files.
     stat(path: Path, status: Bytes(STAT)) -> Number;
     stat64(path: Path, status: Bytes(STAT)) -> Number;
     lstat(path: Path, status: Bytes(STAT)) -> Number;
@@ -188,7 +188,7 @@ shielded! {
     pipe(fds: Bytes(8)) -> Number;
     pipe2(fds: Bytes(8), flags: Value) -> Number;
 
-    // Waiting.
+    // Polling.
     poll(fds: Elements(1, POLL), count: Value, timeout: Value) -> Number;
     __poll_chk(fds: Elements(1, POLL), count: Value, timeout: Value, room: Value) -> Number;
     select(count: Value, reads: Bits(0), writes: Bits(0), errors: Bits(0), timeout: Bytes(TIMEVAL)) -> Number;

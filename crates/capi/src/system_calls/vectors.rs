@@ -1,4 +1,4 @@
-//! Calls on vectors of buffers, and on messages, whose headers point on.
+//! Calls on vectors of buffers, and on messages, whose headers contain pointers.
 
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -8,7 +8,7 @@ use hiroba_node::Runtime;
 use super::{Bounce, Call, Returns, call_address, errno, load, shielding, store};
 use crate::reporting::set_errno;
 
-/// The longest vector that the kernel takes: UIO_MAXIOV.
+/// The longest vector that the kernel accepts: UIO_MAXIOV.
 const VECTOR_MAX: usize = 1024;
 
 const ENTRY: usize = size_of::<libc::iovec>();
@@ -21,16 +21,16 @@ enum Direction {
     Reads,
 }
 
-/// A vector of private buffers in place of the program's.
+/// A vector of private buffers that replaces the program's.
 struct Vector {
-    /// As the program gave it.
+    /// The program's vector.
     given: *const libc::iovec,
-    /// As the call gets it.
+    /// The vector for the call.
     private: *mut libc::iovec,
     count: usize,
 }
 
-/// Why there is no private vector.
+/// The reason why there is no private vector.
 enum NoVector {
     /// None of it is shared, or the kernel will refuse it.
     NotNeeded,
@@ -67,7 +67,7 @@ impl Vector {
             return Err(NoVector::NotNeeded);
         }
         if bytes > super::TRANSFER_BYTES_MAX {
-            // More than the kernel transfers at once: the rest is not looked at.
+            // The kernel transfers no more at once, so the rest is not examined.
             vector.count = vector.transferable();
         }
         bounce.reserve(pieces, bytes.min(super::TRANSFER_BYTES_MAX)).ok_or(NoVector::NoMemory)?;
@@ -79,7 +79,7 @@ impl Vector {
         Ok(vector)
     }
 
-    /// A vector whose buffers are another process's: only it itself may be shared.
+    /// Makes a vector whose buffers belong to another process: only the vector itself may be shared.
     fn of_another(
         bounce: &mut Bounce,
         runtime: &Runtime,
@@ -97,7 +97,7 @@ impl Vector {
         Ok(Vector { given: private, private, count })
     }
 
-    /// How many buffers hold no more than the kernel transfers at once: one at least.
+    /// Returns how many buffers, at least one, fit into what the kernel transfers at once.
     fn transferable(&self) -> usize {
         let mut bytes = 0_usize;
         let fits = |index: &usize| {
@@ -107,7 +107,7 @@ impl Vector {
         (0..self.count).take_while(fits).count().max(1)
     }
 
-    /// Puts a private buffer in the place of a shared one; false when the transfer ends with it.
+    /// Replaces a shared buffer by a private one. Returns false if the transfer ends with it.
     fn replace(&mut self, bounce: &mut Bounce, index: usize, direction: Direction) -> Result<bool, NoVector> {
         let buffer = entry(self.given, index);
         let address = buffer.iov_base.addr();
@@ -129,12 +129,12 @@ impl Vector {
         Ok(bytes == buffer.iov_len)
     }
 
-    /// Lays the program's bytes under what the call will fill.
+    /// Copies the program's bytes to the buffers that the call will fill.
     fn preload(&self) {
         self.each(usize::MAX, load);
     }
 
-    /// Carries over what the call has filled.
+    /// Writes back what the call has filled.
     fn scatter(&self, transferred: usize) {
         self.each(transferred, |private, shared, bytes| store(shared, private, bytes));
     }
@@ -152,7 +152,7 @@ impl Vector {
     }
 }
 
-/// A call whose second argument is a vector and whose third counts its buffers.
+/// Makes a call whose second argument is a vector and whose third counts its buffers.
 ///
 /// # Safety
 /// The arguments must be what the function takes.
@@ -168,7 +168,7 @@ unsafe fn on_vector(
 }
 
 /// # Safety
-/// As of [`on_vector`].
+/// The requirements are those of [`on_vector`].
 unsafe fn on_vector_with(
     mut bounce: Bounce,
     call: &Call,
@@ -185,7 +185,7 @@ unsafe fn on_vector_with(
     };
     arguments[1] = vector.private.addr();
     arguments[2] = vector.count;
-    // SAFETY: the caller's; the private buffers are as long as what they stand for.
+    // SAFETY: the caller's; the private buffers are as long as those they replace.
     let result = unsafe { call_address(call.address(), arguments) };
     if direction == Direction::Fills && result > 0 {
         let errno = errno();
@@ -246,7 +246,8 @@ on_vectors! {
 static PROCESS_VM_READV: Call = Call::new(c"process_vm_readv", &[], Returns::Number);
 static PROCESS_VM_WRITEV: Call = Call::new(c"process_vm_writev", &[], Returns::Number);
 
-/// process_vm_readv(2), process_vm_writev(2): two vectors, of which the second is another process's, or this one's own.
+/// process_vm_readv(2), process_vm_writev(2): two vectors, of which the second belongs to another process, or
+/// to this one.
 ///
 /// # Safety
 /// The arguments must be what the function takes.
@@ -280,7 +281,7 @@ unsafe fn between_processes(
             Err(NoVector::NoMemory) => return call.fail(libc::ENOMEM),
         }
     }
-    // SAFETY: the caller's; the private buffers are as long as what they stand for.
+    // SAFETY: the caller's; the private buffers are as long as those they replace.
     let result = unsafe { call.call(a) };
     let errno = errno();
     for (vector, direction) in vectors.into_iter().flatten() {
@@ -292,12 +293,12 @@ unsafe fn between_processes(
     result
 }
 
-/// Whether the process, or thread, is of this process.
+/// Returns true if the process or thread belongs to this process.
 fn is_own_process(id: libc::pid_t) -> bool {
     // SAFETY: getpid has no memory operands.
     let own = unsafe { libc::getpid() };
     let before = errno();
-    // SAFETY: signal 0 is sent to nobody; the kernel says whether the thread is this process's.
+    // SAFETY: signal 0 is not delivered; the kernel only checks whether the thread belongs to this process.
     let is_own = id == own || id > 0 && unsafe { libc::syscall(libc::SYS_tgkill, own, id, 0) } == 0;
     set_errno(before);
     is_own
@@ -345,7 +346,7 @@ unsafe extern "C-unwind" fn process_vm_writev(
 
 static VMSPLICE: Call = Call::new(c"vmsplice", &[], Returns::Number);
 
-/// A pipe that is written to keeps the pages themselves: it gets copies, of which nobody else knows.
+/// A pipe that is written to keeps the pages themselves, so it gets copies that nothing else uses.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn vmsplice(fd: usize, vector: usize, count: usize, flags: usize) -> isize {
     let Some(runtime) = shielding() else {
@@ -411,9 +412,9 @@ unsafe fn on_message(
     let Some(private) = exchanged.and_then(|()| bounce.piece(address, HEADER)) else {
         return call.fail(libc::ENOMEM);
     };
-    // SAFETY: the piece has room for a header, and lies like the program's.
+    // SAFETY: the piece has room for a header, and is aligned like the program's.
     unsafe { private.cast::<libc::msghdr>().write_unaligned(header) };
-    // SAFETY: the caller's; the private memory is as long as what it stands for.
+    // SAFETY: the caller's; the private memory is as long as the memory it replaces.
     let result = unsafe { call.call([fd, private.addr(), flags]) };
     if direction == Direction::Fills && result >= 0 {
         let errno = errno();
@@ -427,7 +428,7 @@ unsafe fn on_message(
     result
 }
 
-/// Private memory for a message's address and ancillary data.
+/// Makes private memory for a message's address and ancillary data.
 fn exchange_parts(bounce: &mut Bounce, header: &mut libc::msghdr) -> Option<()> {
     let (name, control) = (header.msg_name.addr(), header.msg_control.addr());
     if bounce.must_shield(name, header.msg_namelen as usize) {
@@ -439,7 +440,7 @@ fn exchange_parts(bounce: &mut Bounce, header: &mut libc::msghdr) -> Option<()> 
     Some(())
 }
 
-/// Carries over what recvmsg(2) says in the header.
+/// Writes back what recvmsg(2) has stored in the header.
 fn return_header(given: usize, private: *const u8) {
     let fields = [
         (offset_of!(libc::msghdr, msg_namelen), 4),
@@ -447,7 +448,7 @@ fn return_header(given: usize, private: *const u8) {
         (offset_of!(libc::msghdr, msg_flags), 4),
     ];
     for (offset, bytes) in fields {
-        // SAFETY: the private header is a whole one.
+        // SAFETY: the private header is complete.
         store(given + offset, unsafe { private.add(offset) }, bytes);
     }
 }
@@ -474,7 +475,7 @@ unsafe extern "C-unwind" fn recvmsg(fd: usize, message: usize, flags: usize) -> 
 
 const MESSAGE: usize = size_of::<libc::mmsghdr>();
 
-/// Whether anything that the messages consist of is shared.
+/// Returns true if any part of the messages is shared.
 fn any_shared(runtime: &'static Runtime, messages: usize, count: usize) -> bool {
     let bounce = Bounce::new(runtime);
     if runtime.is_shared(messages, count * MESSAGE) {
@@ -482,7 +483,7 @@ fn any_shared(runtime: &'static Runtime, messages: usize, count: usize) -> bool 
     }
     (0..count).any(|index| {
         let address = messages + index * MESSAGE;
-        // SAFETY: the program passes so many messages, in private memory.
+        // SAFETY: the program passes this many messages, in private memory.
         let header = unsafe { (address as *const libc::msghdr).read() };
         let shared = |start: usize, bytes: usize| bytes > 0 && runtime.is_shared(start, bytes);
         let (vector, entries) = (header.msg_iov, header.msg_iovlen);
@@ -501,7 +502,7 @@ fn set_length(message: usize, length: isize) {
     store(message + offset_of!(libc::mmsghdr, msg_len), (&raw const length).cast(), size_of::<u32>());
 }
 
-/// The kernel sends messages one by one too, and stops at the first that fails.
+/// Sends messages one by one, as the kernel does, and stops at the first that fails.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendmmsg(fd: usize, messages: usize, count: usize, flags: usize) -> isize {
     let bounded = usize::try_from(count as c_int).unwrap_or(0).min(VECTOR_MAX);
@@ -526,8 +527,8 @@ unsafe extern "C-unwind" fn sendmmsg(fd: usize, messages: usize, count: usize, f
     bounded as isize
 }
 
-/// The kernel receives messages one by one too: it looks at the timeout after each, and with MSG_WAITFORONE waits for
-/// the first only.
+/// Receives messages one by one, as the kernel does: checks the timeout after each, and with MSG_WAITFORONE
+/// waits only for the first.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recvmmsg(
     fd: usize,

@@ -1,8 +1,9 @@
-//! A cluster whose every step is chosen instead of drawn: what explores all interleavings, and what prints one of them.
+//! A cluster whose every step is chosen instead of drawn, for exploring all interleavings and for printing
+//! one of them.
 //!
-//! Between two steps a thread may go on, a message arrive, or the moment for which a page is held be over. A step is the business
-//! of one node; but the program's loads and stores wait for nobody, so a thread that need not fault may go on in the midst of it,
-//! between two effects that concern its memory.
+//! Between two steps a thread may continue, a message arrive, or a page's hold end. A step concerns one node.
+//! But the program's loads and stores do not wait, so a thread that need not fault may continue within the
+//! step, between two effects that concern its memory.
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
@@ -32,16 +33,16 @@ pub enum Choice {
         /// The receiver.
         to: NodeId,
     },
-    /// The moment for which the node holds a page is over.
+    /// The node's hold of a page ends.
     HoldEnds {
         /// The node.
         node: NodeId,
         /// The page.
         page: PageId,
     },
-    /// In the midst of a step: the node goes on with it.
+    /// Within a step: the node continues with it.
     Onward,
-    /// In the midst of a step of its node: the thread makes its next step first, without a fault.
+    /// Within a step of its node: the thread makes its next step first, without a fault.
     Meanwhile(usize),
 }
 
@@ -61,9 +62,9 @@ impl fmt::Display for Choice {
 #[derive(Debug, Default)]
 pub(super) struct Within {
     chosen: VecDeque<Choice>,
-    /// Where they ran out: what there was to choose from.
+    /// The available choices, at the place where the given ones ran out.
     open: Option<Vec<Choice>>,
-    /// An effect of this step has concerned the memory.
+    /// Whether an effect of this step has concerned the memory.
     touched: bool,
 }
 
@@ -89,7 +90,8 @@ impl Network for Links {
     }
 
     fn send(&mut self, parcel: Parcel, astray: bool) {
-        // What leaves the order of its link has a link of its own, from the receiver to itself, which is no other's.
+        // A message that leaves the order of its link has a link of its own, from the receiver to itself,
+        // which is otherwise unused.
         let from = if astray { parcel.to } else { parcel.from };
         self.0.entry((from, parcel.to)).or_default().push_back(parcel);
     }
@@ -104,7 +106,7 @@ impl Network for Links {
     }
 }
 
-/// Whether what the program does to the node's memory before the effect may differ from what it does after it.
+/// Returns true if it may matter whether the program accesses the node's memory before or after the effect.
 fn concerns_memory(effect: &Effect) -> bool {
     !matches!(
         effect,
@@ -121,7 +123,7 @@ fn concerns_memory(effect: &Effect) -> bool {
 
 /// Steps.
 impl<E: Engine> Cluster<E> {
-    /// What may happen next. Nothing can, when all is done or nobody can go on.
+    /// Returns what may happen next: nothing when everything is done or when no thread can continue.
     pub fn choices(&self) -> Vec<Choice> {
         let runnable = (0..self.threads.len()).filter(|number| self.is_runnable(&self.threads[*number]));
         let mut holds: Vec<Choice> =
@@ -131,8 +133,8 @@ impl<E: Engine> Cluster<E> {
         runnable.map(Choice::Thread).chain(arrivals).chain(holds).collect()
     }
 
-    /// Makes it happen, with what is chosen `within` the step. Where that is too short, says what there was to choose from; the cluster
-    /// is of no use then.
+    /// Makes a step with the choices `within` it. If these are too few, returns the next available choices;
+    /// the cluster is unusable then.
     ///
     /// # Errors
     /// What went wrong.
@@ -148,7 +150,7 @@ impl<E: Engine> Cluster<E> {
         Ok(within.open)
     }
 
-    /// Makes it happen, and nothing in the midst of it.
+    /// Makes a step without choices within it.
     ///
     /// # Errors
     /// What went wrong.
@@ -179,7 +181,7 @@ impl<E: Engine> Cluster<E> {
         Ok(())
     }
 
-    /// Which node's business a choice between steps is.
+    /// Returns the node that a choice between steps concerns.
     pub fn node_of(&self, choice: Choice) -> NodeId {
         match choice {
             Choice::Thread(thread) | Choice::Meanwhile(thread) => self.threads[thread].node,
@@ -189,7 +191,8 @@ impl<E: Engine> Cluster<E> {
         }
     }
 
-    /// What threads do by themselves, which no one else can see and which nothing else changes: it need not be chosen when.
+    /// Runs what threads do by themselves, which no other thread can see and nothing else changes, so that
+    /// its time need not be chosen.
     ///
     /// # Errors
     /// A program that does this without end.
@@ -213,7 +216,7 @@ impl<E: Engine> Cluster<E> {
         Err(Failure::Endless(self.progress.steps_max))
     }
 
-    /// An effect of a step is about to be carried out: threads of the node may be chosen to go on before it. What they do before the
+    /// Lets threads of the node be chosen to continue before an effect of a step. What they do before the
     /// first effect that concerns memory they might as well do before the step.
     pub(super) fn meanwhile(&mut self, id: NodeId, effect: &Effect) {
         let Some(within) = &mut self.within else { return };
@@ -222,7 +225,7 @@ impl<E: Engine> Cluster<E> {
         }
     }
 
-    /// Threads of the node that need not fault may be chosen to go on here.
+    /// Lets threads of the node that need not fault be chosen to continue here.
     pub(super) fn choose_within(&mut self, id: NodeId) {
         loop {
             let Some(within) = &mut self.within else { return };
@@ -239,7 +242,7 @@ impl<E: Engine> Cluster<E> {
             match within.chosen.pop_front() {
                 Some(Choice::Meanwhile(number)) => {
                     self.go_on_freely(number);
-                    // It cannot run on for ever: the step after this one would say so.
+                    // It cannot continue forever, since the step after this one would report it.
                     let _ = self.run_thread_privately(number);
                 }
                 Some(_) => return,
@@ -251,34 +254,34 @@ impl<E: Engine> Cluster<E> {
         }
     }
 
-    /// What the node may do with a granule without a fault.
+    /// Returns what the node may do with a granule without a fault.
     pub fn access(&self, node: NodeId, granule: PageId) -> Access {
         self.nodes[node.index()].memory.access(granule)
     }
 
-    /// Which thread it is, in the words of the judges: by its node, and its number there.
+    /// Returns the thread's name as the checkers use it: its node, and its number there.
     pub fn name_of(&self, thread: usize) -> String {
         let thread = &self.threads[thread];
         format!("node {} thread {}", thread.node, thread.waiter.0)
     }
 
-    /// The index of the instruction that a thread does next, or tries again.
+    /// Returns the index of the instruction that a thread executes next, or retries.
     pub fn progress_of(&self, thread: usize) -> usize {
         self.threads[thread].next
     }
 
-    /// What a thread does next, or tries again.
+    /// Returns the instruction that a thread executes next, or retries.
     pub fn instruction_of(&self, thread: usize) -> Option<&Instruction> {
         self.threads[thread].instructions.get(self.threads[thread].next)
     }
 
-    /// Sender and content of the message that arrives next on a link.
+    /// Returns sender and content of the message that arrives next on a link.
     pub fn first_message(&self, from: NodeId, to: NodeId) -> Option<(NodeId, Message<'_>)> {
         let parcel = self.network.first_of((from, to))?;
         Some((parcel.from, Message::decode(&parcel.bytes, &self.limits).ok()?))
     }
 
-    /// What a choice makes happen, in words.
+    /// Describes what a choice makes happen.
     pub fn describe(&self, choice: Choice) -> String {
         match choice {
             Choice::Thread(thread) => {
@@ -298,15 +301,15 @@ impl<E: Engine> Cluster<E> {
         }
     }
 
-    /// What the threads have seen of memory so far.
+    /// Returns what the threads have seen of memory so far.
     pub fn execution(&self) -> Execution {
         Execution::of(self.recorder.run())
     }
 
-    /// All is done as it should be, as far as can be seen when nothing can happen any more.
+    /// Checks, when nothing can happen any more, that everything is done.
     ///
     /// # Errors
-    /// Threads that wait, or locks of which engines and threads do not think alike.
+    /// Threads that wait, or locks about which engines and threads disagree.
     pub fn conclude(&self) -> Result<(), Failure> {
         if self.threads.iter().any(|thread| thread.state != State::Finished) {
             return Err(Failure::Deadlock(self.describe_waits()));
@@ -317,7 +320,7 @@ impl<E: Engine> Cluster<E> {
 
 /// Accesses that need not fault.
 impl<E: Engine> Cluster<E> {
-    /// Threads of the node that need not fault go on.
+    /// Lets threads of the node that need not fault continue.
     pub(super) fn bustle(&mut self, id: NodeId) {
         while self.schedule.exploring && self.schedule.chance(self.schedule.bustle, 16) {
             let threads = &self.nodes[id.index()].threads;
@@ -329,7 +332,7 @@ impl<E: Engine> Cluster<E> {
         }
     }
 
-    /// What the thread wants to do next, if that is an access that need not fault.
+    /// Returns the thread's next instruction, if it is an access that need not fault.
     fn free_access(&self, number: usize) -> Option<Instruction> {
         let thread = &self.threads[number];
         let next = thread.instructions.get(thread.next).filter(|_| thread.state == State::Running)?;
@@ -354,7 +357,7 @@ impl<E: Engine> Cluster<E> {
     }
 }
 
-/// Writes what is printed into a hash.
+/// Writes formatted text into a hash.
 struct Hashed<'a, H>(&'a mut H);
 
 impl<H: Hasher> fmt::Write for Hashed<'_, H> {
@@ -368,9 +371,10 @@ fn hash_printed(what: &impl fmt::Debug, hasher: &mut impl Hasher) {
     fmt::Write::write_fmt(&mut Hashed(hasher), format_args!("{what:?}")).expect("hashing does not fail");
 }
 
-/// What tells states apart. What planted bugs remember is not in it.
+/// Digests that distinguish states. The own memory of planted bugs is not included.
 impl<E: Engine + fmt::Debug> Cluster<E> {
-    /// A hash of a node: engine, memory, threads, and what its threads have seen of memory, by which runs are judged.
+    /// Returns a hash of a node: engine, memory, threads, and what its threads have seen of memory, by which
+    /// runs are judged.
     pub fn digest_of(&self, id: NodeId) -> u64 {
         let node = &self.nodes[id.index()];
         let hasher = &mut DefaultHasher::new();
@@ -395,7 +399,7 @@ impl<E: Engine + fmt::Debug> Cluster<E> {
         hasher.finish()
     }
 
-    /// A hash of what is between the nodes: messages, and what is true of locks and atomic words.
+    /// Returns a hash of the state between the nodes: messages, and the true state of locks and atomic words.
     pub fn digest_between(&self) -> u64 {
         let hasher = &mut DefaultHasher::new();
         for Parcel { from, to, bytes } in self.network.under_way() {

@@ -1,4 +1,4 @@
-//! What engines ask for: effects carried out to the letter, and threads that they wake.
+//! Carries out the effects of engines literally, and wakes threads.
 
 use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet};
 use hiroba_protocol::races::Interval;
@@ -15,7 +15,7 @@ use crate::program::{Address, Register};
 impl<E: Engine> Cluster<E> {
     pub(super) fn pump(&mut self, id: NodeId) -> Result<(), Failure> {
         while let Some(effect) = self.nodes[id.index()].engine.poll_effect() {
-            // Telling takes no time, and nobody can get it wrong.
+            // Recording takes no time, and cannot go wrong.
             if let Effect::Tell(fact) = effect {
                 self.note_fact(id, fact)?;
                 continue;
@@ -34,7 +34,7 @@ impl<E: Engine> Cluster<E> {
         self.note_states(id)
     }
 
-    /// Every page is in a row of its protocol's state table. A narration tells of those that have changed it.
+    /// Checks that every page is in a row of its protocol's state table, and narrates changes.
     fn note_states(&mut self, id: NodeId) -> Result<(), Failure> {
         let node = &mut self.nodes[id.index()];
         let states = node.engine.page_states().map_err(|misfit| Failure::State { node: id, misfit })?;
@@ -95,9 +95,10 @@ impl<E: Engine> Cluster<E> {
                 self.note_access(id, pages, Access::Write);
                 self.end_faults_in_kernel(id, pages);
             }
-            // Room is there for the asking.
+            // There is always enough room.
             Effect::MakeRoom { .. } => {}
             Effect::GiveUp { pages } => memory.give_up(pages).map_err(wrong)?,
+            Effect::PageOut { pages } => memory.page_out(pages).map_err(wrong)?,
             Effect::Unwatch { pages } => memory.unwatch(pages).map_err(wrong)?,
             Effect::CollectWritten => self.collect_written(id)?,
             Effect::FindUnwritten { spans } => self.find_unwritten(id, &spans),
@@ -181,8 +182,8 @@ impl<E: Engine> Cluster<E> {
         ended.into_iter().for_each(|number| self.note(number, Event::Leave));
     }
 
-    /// As a kernel scans: granule by granule, each looked at and cleared in one step, and now and then one that it has
-    /// lost track of is taken for written.
+    /// Collects written granules as a kernel scans: granule by granule, each read and cleared in one step.
+    /// Sometimes reports one as written that it has lost track of.
     fn collect_written(&mut self, id: NodeId) -> Result<(), Failure> {
         let watched = self.nodes[id.index()].memory.watched();
         let watched = watched.map_err(|error| Failure::Memory { node: id, error })?;
@@ -210,7 +211,7 @@ impl<E: Engine> Cluster<E> {
         Ok(())
     }
 
-    /// Now and then the kernel has lost track of what a granule was.
+    /// Finds unwritten granules; sometimes the kernel has lost track of one.
     fn find_unwritten(&mut self, id: NodeId, spans: &[PageRange]) {
         let mut granules = PageSet::new();
         for granule in spans.iter().flat_map(|span| span.iter()) {
@@ -336,14 +337,14 @@ impl<E: Engine> Cluster<E> {
 
     fn note_atomic(&mut self, thread: usize, at: Address, outcome: AtomicOutcome) {
         let Some((_, unreported)) = self.truth.atomics.get_mut(&at) else { return };
-        // Equal outcomes that wait for their threads are interchangeable: the earliest goes to whoever hears first.
+        // Equal outcomes that wait for their threads are interchangeable: the first thread gets the earliest.
         let Some(found) = unreported.iter().position(|(_, other)| *other == outcome) else { return };
         let (turn, AtomicOutcome { previous, current, .. }) = unreported.remove(found);
         let Address { granule: page, offset } = at;
         self.note(thread, Event::Atomic { page, offset, turn, previous, current });
     }
 
-    /// What `free` sends behind the publication, over the same link.
+    /// Sends what `free` sends after the publication, over the same link.
     fn tell_of_publication(&mut self, thread: usize, to: NodeId, tag: u16) {
         let from = self.threads[thread].node;
         let count = self.truth.publications.entry((from, to)).or_default();

@@ -1,4 +1,4 @@
-//! What threads do: instructions carried out, where they may at once, or begun, where an engine is asked first.
+//! What threads do: instructions that are carried out at once if possible, else begun by a call of an engine.
 
 use hiroba_base::Access;
 use hiroba_protocol::{Engine, Synchronisation};
@@ -76,7 +76,7 @@ impl<E: Engine> Cluster<E> {
                 self.threads[number].meetings += 1;
                 (Synchronisation::Collective(collective), Wait::Collective(collective))
             }
-            // Every other time as a message to a port does it.
+            // Every second one as a message to a port does it.
             Instruction::Publish { to, tag } if tag % 2 == 1 => {
                 (Synchronisation::Inform(to), Wait::Publish { to, tag })
             }
@@ -113,14 +113,15 @@ impl<E: Engine> Cluster<E> {
         self.nodes[self.threads[number].node.index()].memory.access(at.granule) >= wanted
     }
 
-    /// Whether the access may run free; otherwise the thread faults.
+    /// Returns true if the access may proceed; otherwise the thread faults.
     fn permitted(&mut self, number: usize, at: Address, wanted: Access) -> Result<bool, Failure> {
         if self.allows(number, at, wanted) {
             return Ok(true);
         }
         let thread = &mut self.threads[number];
         let (id, waiter) = (thread.node, thread.waiter);
-        // Some machines do not say whether it was a load or a store, and some fault sources not who waits.
+        // Some machines do not report whether it was a load or a store, and some fault sources not which
+        // thread waits.
         let mut one_in = |chances: u32| self.schedule.exploring && self.schedule.chance(1, chances);
         let (silent, in_kernel) = (one_in(4), one_in(4) && at.granule.0 < self.limits.region_granules);
         thread.state = if in_kernel { State::FaultingInKernel(at) } else { State::Faulting(at) };

@@ -1,4 +1,4 @@
-//! Pages that nodes have mapped onto their homes' frames: their loads and stores go there.
+//! Pages that nodes have mapped onto their homes' frames, to which their loads and stores go.
 
 use hiroba_base::{NodeId, PageId, PageRange};
 use hiroba_protocol::Engine;
@@ -6,11 +6,11 @@ use hiroba_protocol::Engine;
 use super::{Cluster, Failure};
 use crate::program::{Address, Width};
 
-/// What a node has mapped, and whose frames they are.
+/// What a node has mapped, and the nodes of the frames.
 #[derive(Debug, Default)]
 pub(super) struct Mappings {
     runs: Vec<(PageRange, NodeId)>,
-    /// A store that a planted bug keeps from its frame.
+    /// A store that a planted bug delays.
     lingering: Option<(NodeId, Address, Width, u64)>,
 }
 
@@ -20,14 +20,14 @@ impl Mappings {
     }
 
     fn home_of(&self, granule: PageId) -> Option<NodeId> {
-        // As with mmap(2), the latest mapping is what there is.
+        // As with mmap(2), the latest mapping counts.
         let run = self.runs.iter().rev().find(|(pages, _)| pages.contains(granule));
         run.map(|(_, home)| *home)
     }
 }
 
 impl<E: Engine> Cluster<E> {
-    /// Carries out what engines want at once for their regions, before any thread can know of these.
+    /// Carries out what engines request first for their regions, before any thread can know these.
     pub(super) fn map_homes(&mut self) -> Result<(), Failure> {
         for id in NodeId::all(self.limits.nodes) {
             while let Some(effect) = self.nodes[id.index()].engine.poll_effect() {
@@ -39,7 +39,7 @@ impl<E: Engine> Cluster<E> {
         Ok(())
     }
 
-    /// The node whose memory holds what the threads of node `id` find at a granule.
+    /// Returns the node whose memory contains what the threads of node `id` find at a granule.
     fn holder(&self, id: NodeId, granule: PageId) -> NodeId {
         self.nodes[id.index()].mappings.home_of(granule).unwrap_or(id)
     }

@@ -1,8 +1,9 @@
-//! Frames that others read: what nodes see of each other beside messages, and who goes on meanwhile.
+//! Frames that others read: what nodes see of each other beside messages, and which threads continue
+//! meanwhile.
 //!
-//! Between two effects of a node nothing else happens where nodes meet only in messages. When they read each other's
-//! frames every effect shows, and others go on between any two, and in the middle of a read. The node itself takes in no
-//! message meanwhile, because its engine is busy.
+//! If nodes only exchange messages, nothing else happens between two effects of a node. If they read each
+//! other's frames every effect is visible, and others continue between any two effects, and in the middle of
+//! a read. The node itself takes no message meanwhile, because its engine is busy.
 
 use std::collections::VecDeque;
 
@@ -20,7 +21,7 @@ use crate::program::GRANULE_BYTES;
 pub(super) struct Board {
     published: FxHashMap<NodeId, IntervalSeq>,
     announced: Vec<PageId>,
-    /// The node's engine waits for the host, while others go on.
+    /// Whether the node's engine waits for the host while others continue.
     pub(super) occupied: bool,
     /// What has arrived meanwhile.
     parcels: VecDeque<Parcel>,
@@ -43,14 +44,14 @@ impl Board {
     }
 }
 
-/// A read of pages from the frames of their home, as `Effect::Read` asks for it.
+/// A read of pages from the frames of their home, as `Effect::Read` requests it.
 pub(super) struct FrameRead {
     pub(super) pages: PageRange,
     pub(super) page_bytes: u32,
     pub(super) home: NodeId,
     /// What the home must have published before.
     pub(super) needed: VersionVector,
-    /// The reader has unsent writes, which stay.
+    /// Whether the reader has unsent writes, which stay.
     pub(super) merge: bool,
 }
 
@@ -61,7 +62,7 @@ impl FrameRead {
 }
 
 impl<E: Engine> Cluster<E> {
-    /// Everybody but node `id` goes on, for a while.
+    /// Lets all nodes except `id` continue for a while.
     pub(super) fn others_go_on(&mut self, id: NodeId) -> Result<(), Failure> {
         while self.schedule.meddling.steps > 0 && self.schedule.chance(self.schedule.meddling.steps, 16) {
             self.nodes[id.index()].board.occupied = true;
@@ -74,7 +75,8 @@ impl<E: Engine> Cluster<E> {
         Ok(())
     }
 
-    /// Keeps a parcel for a node that is occupied, or for which others are kept already: links are in order. Whether it did.
+    /// Keeps a parcel for a node that is occupied, or for which others are kept already, since links are in
+    /// order. Returns true if it was kept.
     pub(super) fn keep_parcel(&mut self, parcel: &Parcel) -> bool {
         let board = &mut self.nodes[parcel.to.index()].board;
         let keeps = board.occupied || !board.parcels.is_empty();
@@ -84,13 +86,13 @@ impl<E: Engine> Cluster<E> {
         keeps
     }
 
-    /// A parcel that was kept for a node that is free again.
+    /// Returns a parcel that was kept for a node that is free again.
     pub(super) fn kept_parcel(&mut self) -> Option<Parcel> {
         let mut free = self.nodes.iter_mut().map(|node| &mut node.board).filter(|board| !board.occupied);
         free.find_map(|board| board.parcels.pop_front())
     }
 
-    /// Node `id` reads.
+    /// Carries out a read of node `id`.
     pub(super) fn read(&mut self, id: NodeId, read: &FrameRead) -> Result<ReadOutcome, Failure> {
         let FrameRead { pages, home, merge, .. } = *read;
         let reading = self.mutation.on_read();
@@ -119,11 +121,11 @@ impl<E: Engine> Cluster<E> {
         self.nodes[read.home.index()].board.announced.extend(read.page_ids());
     }
 
-    /// The home's bytes, which it and others go on writing while they are copied.
+    /// Returns the home's bytes, which it and others continue to write while they are copied.
     fn copy_in_pieces(&mut self, id: NodeId, home: NodeId, pages: PageRange) -> Result<Vec<u8>, Failure> {
         let granule_bytes = GRANULE_BYTES as usize;
         let bytes = pages.count as usize * granule_bytes;
-        // Between words, and among the first of a granule, where programs are busy.
+        // Between words, mostly among the first of a granule, which programs use most.
         let cut = self.schedule.random.random_range(0..pages.count) as usize * granule_bytes
             + self.schedule.random.random_range(0..24) * 8;
         let mut content = Vec::with_capacity(bytes);

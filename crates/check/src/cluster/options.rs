@@ -1,4 +1,4 @@
-//! How a simulated cluster runs a program.
+//! The options of a simulated run.
 
 use hiroba_protocol::{Protocol, WriteTracking};
 
@@ -9,27 +9,29 @@ use crate::mutant::{Faithful, Mutation};
 pub struct Options {
     /// Reproduces the run.
     pub seed: u64,
-    /// Keep the events for the judge.
+    /// Whether to keep the events for the checkers.
     pub record: bool,
-    /// A run that takes more steps is endless.
+    /// The number of steps after which a run is considered endless.
     pub steps_max: u64,
     /// A planted bug.
     pub mutation: Box<dyn Mutation>,
-    /// What carries the messages.
+    /// The network.
     pub network: NetworkChoice,
-    /// How the nodes find out what their programs write.
+    /// How the nodes detect what their programs write.
     pub tracking: WriteTracking,
-    /// Which protocols keep the program's regions coherent, in turn; all are under the engine's own when there are none here.
+    /// The protocols that keep the program's regions coherent, in turn; if empty, all are under the engine's
+    /// own.
     pub region_protocols: Vec<Option<Protocol>>,
-    /// Nodes may read each other's frames, so others go on between any two effects of a node. The engines must be made to.
+    /// Whether nodes may read each other's frames, so that others continue between any two effects of a node.
+    /// The engines must support it.
     pub one_sided: bool,
-    /// Hosts are short of memory now and then, and have any pages leave.
+    /// Whether hosts are sometimes short of memory, and evict any pages.
     pub shortages: bool,
-    /// Hosts look for data races; the engines must be made to.
+    /// Set to look for data races; the engines must support it.
     pub races: Option<RaceBug>,
 }
 
-/// What carries the messages.
+/// The network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkChoice {
     /// [`ShuffledNetwork`](crate::network::ShuffledNetwork).
@@ -43,7 +45,7 @@ pub enum NetworkChoice {
 }
 
 impl Options {
-    /// An exploring run without bugs.
+    /// Returns the options of an exploring run without bugs.
     pub fn seeded(seed: u64, tracking: WriteTracking) -> Options {
         let mutation = Box::new(Faithful);
         let network = NetworkChoice::Shuffled;
@@ -64,7 +66,7 @@ impl Options {
     }
 }
 
-/// The protocol of a region by its number, where it is not under the engine's own.
+/// Returns the protocol of a region by its number, if it is not under the engine's own.
 pub(super) fn protocol_of(protocols: &[Option<Protocol>], region: usize) -> Option<Protocol> {
     protocols.get(region % protocols.len().max(1)).copied().flatten()
 }

@@ -1,4 +1,4 @@
-//! The host's part in looking for data races, as `hiroba run --races` has it, with all that it sees and nothing more.
+//! The host's part in looking for data races, as in `hiroba run --races`, with exactly what a real host sees.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,21 +12,23 @@ use hiroba_wire::{Message, TouchedPage};
 use super::Cluster;
 use crate::program::Address;
 
-/// A bug of the host's by which it misses races.
+/// A bug of the host by which it misses races.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RaceBug {
-    /// There is none.
+    /// No bug.
     None,
-    /// It does not look what the program has stored to bytes that another node's diff, or a page that comes in, is about to change.
+    /// It does not examine what the program has stored to bytes that another node's diff, or an incoming
+    /// page, is about to change.
     ForgetsOverwritten,
-    /// It tells what its node has seen when all effects are carried out: by then the node may have left a collective.
+    /// It reports what its node has seen only after all effects are carried out, when the node may have left
+    /// a collective.
     TellsLate,
 }
 
-/// A race that a home has found: page, bytes, and who did what, by ascending node.
+/// A race that a home has found: page, bytes, and the two touches, by ascending node.
 pub type FoundRace = (PageId, Range<u32>, Sides);
 
-/// Who did what.
+/// The two touches.
 type Sides = [(NodeId, Touch); 2];
 
 /// What the host of one node knows.
@@ -36,7 +38,8 @@ pub(super) struct RaceWatch {
     open: OpenInterval<()>,
     log: RaceLog<()>,
     pub(super) found: BTreeSet<(PageId, u32, u32, Sides)>,
-    /// What intervals have done that ended in the midst of the effects that are being carried out, with [`RaceBug::TellsLate`].
+    /// What intervals have done that ended within the effects that are being carried out, with
+    /// [`RaceBug::TellsLate`].
     late: Vec<Touched<()>>,
 }
 
@@ -57,13 +60,13 @@ impl RaceWatch {
 }
 
 impl<E: Engine> Cluster<E> {
-    /// The races that homes have found so far.
+    /// Returns the races that homes have found so far.
     pub fn races(&self) -> Vec<FoundRace> {
         let found = self.nodes.iter().filter_map(|node| node.races.as_ref()).flat_map(|races| &races.found);
         found.map(|(page, start, end, sides)| (*page, *start..*end, *sides)).collect()
     }
 
-    /// A thread of the node faults.
+    /// Records a fault of a thread of the node.
     pub(super) fn note_fault(&mut self, id: NodeId, at: Address, wanted: Access) {
         let node = &mut self.nodes[id.index()];
         let (Some(races), Some(page)) = (&mut node.races, node.engine.page_of(at.granule)) else { return };
@@ -74,7 +77,7 @@ impl<E: Engine> Cluster<E> {
         }
     }
 
-    /// An effect that changes a frame and its twin is about to be carried out.
+    /// Records what an effect that is about to be carried out will overwrite in frame and twin.
     pub(super) fn note_overwritten(&mut self, id: NodeId, effect: &Effect) {
         let node = &mut self.nodes[id.index()];
         let Some(races) = node.races.as_mut().filter(|races| races.bug != RaceBug::ForgetsOverwritten) else {
@@ -107,7 +110,7 @@ impl<E: Engine> Cluster<E> {
         races.open.note_written(page, stored_to(frame, twin, changed));
     }
 
-    /// A diff of the interval that is being closed shows what the program has stored.
+    /// Records what the program has stored, from a diff of the interval that is being closed.
     pub(super) fn note_diff(&mut self, id: NodeId, page: PageId, runs: &[u8]) {
         if let Some(races) = &mut self.nodes[id.index()].races {
             races.open.note_written(page, diff::ranges(runs));
@@ -124,7 +127,7 @@ impl<E: Engine> Cluster<E> {
         }
     }
 
-    /// All effects are carried out.
+    /// Sends delayed reports when all effects are carried out.
     pub(super) fn tell_late(&mut self, id: NodeId) {
         let node = &mut self.nodes[id.index()];
         let late = node.races.as_mut().map(|races| std::mem::take(&mut races.late)).unwrap_or_default();
@@ -140,7 +143,7 @@ impl<E: Engine> Cluster<E> {
         for touched in touched {
             let home = self.nodes[id.index()].engine.home_of(touched.page).unwrap_or(id);
             if home == id {
-                self.hold_against(id, &interval, touched);
+                self.look_for_races(id, &interval, touched);
                 continue;
             }
             let Touched { page, written, loads, .. } = touched;
@@ -156,19 +159,19 @@ impl<E: Engine> Cluster<E> {
         }
     }
 
-    /// Whether the message was for the host.
+    /// Returns true if the message was for the host.
     pub(super) fn hear_touched(&mut self, from: NodeId, to: NodeId, message: &Message<'_>) -> bool {
         let Message::TouchedPages { seq, timestamp, epoch, pages, .. } = message else { return false };
         let interval = Interval { node: from, seq: *seq, timestamp: timestamp.clone(), epoch: *epoch };
         let interval = Arc::new(interval);
         for TouchedPage { page, written, loads, .. } in pages.clone() {
             let loads = loads.into_iter().map(|(offset, _)| (offset, None)).collect();
-            self.hold_against(to, &interval, Touched { page, written, first_store: None, loads });
+            self.look_for_races(to, &interval, Touched { page, written, first_store: None, loads });
         }
         true
     }
 
-    fn hold_against(&mut self, id: NodeId, interval: &Arc<Interval>, touched: Touched<()>) {
+    fn look_for_races(&mut self, id: NodeId, interval: &Arc<Interval>, touched: Touched<()>) {
         if let Some(races) = &mut self.nodes[id.index()].races {
             races.record(interval, touched);
         }

@@ -1,4 +1,4 @@
-//! What a simulated node writes down: the same records as a real one that is traced.
+//! Records what a simulated node does, in the same form as a traced real one.
 
 use hiroba_base::{Access, NodeId, PageId, PageRange};
 use hiroba_protocol::Protocol;
@@ -17,9 +17,9 @@ use crate::program::{GRANULE_BYTES, Program, Region};
 pub(super) struct Recorder {
     enabled: bool,
     run: Run,
-    /// By node, who acts there now.
+    /// The thread that acts on each node now.
     actors: Vec<ThreadNumber>,
-    /// Tells in words what nodes say and do.
+    /// Narrates the messages and actions of nodes.
     pub(super) narration: Option<Narration>,
 }
 
@@ -49,12 +49,12 @@ impl Recorder {
     }
 }
 
-/// The kind of a message: the first byte of its encoding.
+/// Returns the kind of a message: the first byte of its encoding.
 fn kind_of(bytes: &[u8]) -> MessageKind {
     MessageKind(bytes.first().copied().unwrap_or_default())
 }
 
-/// What a thread does in a call.
+/// Returns the activity of a thread in a call.
 pub(super) fn activity_of(sync: Synchronisation) -> Activity {
     match sync {
         Synchronisation::Acquire(lock) | Synchronisation::TryAcquire(lock) => Activity::Acquire(lock),
@@ -67,7 +67,7 @@ pub(super) fn activity_of(sync: Synchronisation) -> Activity {
     }
 }
 
-/// The homes of a region's pages in turn.
+/// Returns the homes of a region's pages in turn.
 fn homes_of(region: &Region, home_of: impl Fn(PageId) -> Option<NodeId>) -> Vec<(NodeId, u64)> {
     let granules_per_page = region.page_size.bytes() / GRANULE_BYTES as usize;
     let mut homes: Vec<(NodeId, u64)> = Vec::new();
@@ -81,13 +81,13 @@ fn homes_of(region: &Region, home_of: impl Fn(PageId) -> Option<NodeId>) -> Vec<
 }
 
 impl<E: Engine> Cluster<E> {
-    /// A thread did something.
+    /// Records an event of a thread.
     pub(super) fn note(&mut self, thread: usize, event: Event) {
         let thread = &self.threads[thread];
         self.recorder.add(thread.node, ThreadNumber(thread.waiter.0), self.progress.steps, event);
     }
 
-    /// Something became of a node, by whoever acts there.
+    /// Records an event of a node, by the thread that acts there.
     pub(super) fn note_at(&mut self, node: NodeId, event: Event) {
         let actor = self.recorder.actors[node.index()];
         self.recorder.add(node, actor, self.progress.steps, event);
@@ -104,19 +104,19 @@ impl<E: Engine> Cluster<E> {
         }
     }
 
-    /// A thread calls its node's engine.
+    /// Records that a thread calls its node's engine.
     pub(super) fn enter(&mut self, thread: usize, activity: Activity) {
         let (node, number) = (self.threads[thread].node, ThreadNumber(self.threads[thread].waiter.0));
         self.recorder.actors[node.index()] = number;
         self.note(thread, Event::Enter(activity));
     }
 
-    /// The node's runtime does something of its own accord.
+    /// Notes that the node's runtime acts by itself.
     pub(super) fn acts_by_itself(&mut self, node: NodeId) {
         self.recorder.actors[node.index()] = ThreadNumber::RUNTIME;
     }
 
-    /// The node's runtime handles a message.
+    /// Records that the node's runtime handles a message.
     pub(super) fn begin_serving(&mut self, node: NodeId, from: NodeId, bytes: &[u8]) {
         self.recorder.actors[node.index()] = ThreadNumber::RUNTIME;
         let kind = kind_of(bytes);
@@ -135,7 +135,7 @@ impl<E: Engine> Cluster<E> {
         self.note_at(node, Event::Access { granules, access });
     }
 
-    /// Records what the engine tells. What is told of threads the host knows better, and compares.
+    /// Records what the engine reports. The host knows facts about threads better, and compares them.
     pub(super) fn note_fact(&mut self, node: NodeId, fact: Fact) -> Result<(), Failure> {
         let event = match fact {
             Fact::Acquired { lock, turn, .. } => {

@@ -1,40 +1,41 @@
-//! Who goes on next: all that is drawn while a program runs, from the one seed.
+//! Decides what happens next: everything that is drawn from the one seed while a program runs.
 
 use hiroba_base::{Prng, RngExt};
 
 use super::options::{NetworkChoice, Options};
 
-/// What chooses the order of steps, and the odds of what hosts and kernels do now and then.
+/// Chooses the order of steps, and the odds of occasional actions of hosts and kernels.
 pub(super) struct Schedule {
     pub(super) random: Prng,
-    /// Steps are drawn; otherwise threads take turns, or each step is chosen, and nothing happens by chance.
+    /// Whether steps are drawn; otherwise threads take turns, or each step is chosen, and nothing happens by
+    /// chance.
     pub(super) exploring: bool,
-    /// How often each thread is drawn: some are much slower than others.
+    /// The weight of each thread in draws: some are much slower than others.
     paces: Vec<u32>,
-    /// Steps in 16 that favour a thread over the network.
+    /// The number of steps in 16 that favour a thread over the network.
     thread_bias: u32,
-    /// How often in 16 a thread goes on between two effects of its node.
+    /// The chances in 16 that a thread continues between two effects of its node.
     pub(super) bustle: u32,
     pub(super) meddling: Meddling,
-    /// Steps in 64 that are a lull of some node whose engine wants one.
+    /// The number of steps in 64 that are a lull of some node whose engine wants one.
     pub(super) lulls: u32,
-    /// Steps in 64 in which some node is short of memory.
+    /// The number of steps in 64 in which some node is short of memory.
     pub(super) shortages: u32,
-    /// Whose turn it is where threads take turns.
+    /// The next turn, if threads take turns.
     turn: u32,
 }
 
 /// How much others do between the effects of a node whose frames they read.
 #[derive(Clone, Copy)]
 pub(super) struct Meddling {
-    /// How often in 16 somebody else takes one more step.
+    /// The chances in 16 that another thread makes one more step.
     pub(super) steps: u32,
-    /// How often in 16 there is no room for an announcement.
+    /// The chances in 16 that there is no room for an announcement.
     pub(super) refusals: u32,
 }
 
 impl Meddling {
-    /// Drawn, or none.
+    /// Draws them, or returns zeros.
     fn new(one_sided: bool, random: &mut Prng) -> Meddling {
         if !one_sided {
             return Meddling { steps: 0, refusals: 0 };
@@ -47,7 +48,7 @@ impl Meddling {
 }
 
 impl Schedule {
-    /// What is drawn before the first step.
+    /// Draws what is fixed before the first step.
     pub(super) fn new(mut random: Prng, options: &Options, threads: usize) -> Schedule {
         let exploring = !matches!(options.network, NetworkChoice::Direct | NetworkChoice::Chosen);
         let thread_bias = [2, 8, 14][random.random_range(0..3)];
@@ -59,12 +60,12 @@ impl Schedule {
         Schedule { random, exploring, paces, thread_bias, bustle, meddling, lulls, shortages, turn: 0 }
     }
 
-    /// Comes true so often in `of` draws.
+    /// Returns true in `often` of `of` draws.
     pub(super) fn chance(&mut self, often: u32, of: u32) -> bool {
         self.random.random_range(0..of) < often
     }
 
-    /// One of the threads that are runnable, if there are any.
+    /// Returns one of the runnable threads, if there are any.
     pub(super) fn draw(&mut self, runnable: &[bool]) -> Option<usize> {
         let pace = |(is_runnable, pace): (&bool, &u32)| match (is_runnable, self.exploring) {
             (false, _) => 0,
@@ -85,7 +86,7 @@ impl Schedule {
         })
     }
 
-    /// Whether a message arrives next, though a thread could go on.
+    /// Returns true if a message arrives next although a thread could continue.
     pub(super) fn favours_network(&mut self, steps: u64) -> bool {
         if self.exploring { !self.chance(self.thread_bias, 16) } else { steps.is_multiple_of(2) }
     }

@@ -1,4 +1,4 @@
-//! The programs that are explored: as small as they can be, since every interleaving counts.
+//! The programs that are explored. They are as small as possible, since every interleaving counts.
 
 use std::collections::BTreeSet;
 
@@ -20,22 +20,22 @@ pub struct Scenario {
     pub program: Program,
     /// Registers that are observed, by thread and number.
     pub observed: Vec<(usize, usize)>,
-    /// What sequential consistency lets them hold.
+    /// The values that sequential consistency allows.
     pub sequential: Vec<Vec<u64>>,
-    /// What release consistency lets them hold besides.
+    /// Further values that release consistency allows.
     pub weak: Vec<Vec<u64>>,
-    /// Plain loads race, so that engines that promise less need not show all of that.
+    /// Whether plain loads race, so that engines that promise less need not show all of these.
     pub is_racy: bool,
-    /// Engines of these promises only.
+    /// The promises of the engines that it is for.
     pub promises: &'static [Promise],
 }
 
 impl Scenario {
-    /// What is amiss with the outcomes of all interleavings: one that is not allowed, or one that never came although nothing forbids it
-    /// (then the exploration proves nothing). Of those that only weaker engines show one must come.
+    /// Checks the outcomes of all interleavings: none may be forbidden, and every allowed one must occur
+    /// (otherwise the exploration proves nothing). Of those that only weaker engines show, one must occur.
     ///
     /// # Errors
-    /// In words.
+    /// What is wrong, in words.
     pub fn compare(&self, promise: Promise, outcomes: &BTreeSet<Vec<u64>>) -> Result<(), String> {
         let sequential: BTreeSet<Vec<u64>> = self.sequential.iter().cloned().collect();
         let weak: BTreeSet<Vec<u64>> = self.weak.iter().cloned().collect();
@@ -61,11 +61,11 @@ const BOTH: &[Promise] = &[Promise::Sequential, Promise::Release];
 // Page 0 is homed on node 0, page 1 on node 1.
 const X: Address = Address::word(0, 0);
 const Y: Address = Address::word(1, 0);
-/// On the page of `X`.
+/// A word on the page of `X`.
 const X2: Address = Address::word(0, 1);
 const X3: Address = Address::word(0, 2);
 const X4: Address = Address::word(0, 3);
-/// On the page of `Y`.
+/// A word on the page of `Y`.
 const Y2: Address = Address::word(1, 1);
 
 fn scenario(name: &'static str, about: &'static str, program: Program) -> Scenario {
@@ -100,7 +100,7 @@ fn bump(at: Address) -> Vec<Instruction> {
     vec![lock(0), load(at, 0), add(0, 1), store_from(at, 0), unlock(0)]
 }
 
-/// Those that are explored in no time.
+/// Returns the scenarios that take little time.
 pub fn scenarios() -> Vec<Scenario> {
     let mut all = without_synchronisation();
     all.extend(with_synchronisation());
@@ -119,7 +119,7 @@ fn without_synchronisation() -> Vec<Scenario> {
         .observing(&[(0, 0), (1, 0)], &[&[0, 1], &[1, 0], &[1, 1]]),
         scenario(
             "SB, with copies",
-            "the same where both have copies of both pages",
+            "the same if both have copies of both pages",
             Program::new(
                 2,
                 [vec![load(Y, 1), store(X, 1), load(Y, 0)], vec![load(X, 1), store(Y, 1), load(X, 0)]],
@@ -129,7 +129,7 @@ fn without_synchronisation() -> Vec<Scenario> {
         .or_weakly(&[&[0, 0]]),
         scenario(
             "MP",
-            "who sees the flag sees the data, without a lock",
+            "a thread that sees the flag sees the data, without a lock",
             Program::new(2, [vec![store(Y, 7), store(X, 1)], vec![load(Y, 2), load(X, 0), load(Y, 1)]]),
         )
         .observing(&[(1, 0), (1, 1)], &[&[0, 0], &[0, 7], &[1, 7]])
@@ -230,7 +230,7 @@ fn with_synchronisation() -> Vec<Scenario> {
         .racy(),
         scenario(
             "a condition",
-            "who waits until a word is set sees what was written before",
+            "a thread that waits until a word is set sees what was written before",
             Program::new(
                 1,
                 [
@@ -266,7 +266,7 @@ fn of_three_nodes() -> Vec<Scenario> {
         .observing(&[(2, 0)], &[&[0], &[1]]),
         scenario(
             "SB at a third node's",
-            "both pages are homed on a node that has no part in it",
+            "both pages are homed on a node that does not take part",
             at_home_of(
                 2,
                 Program::new(
@@ -302,7 +302,7 @@ fn of_three_nodes() -> Vec<Scenario> {
         .observing(&[(0, 0), (1, 0), (2, 0)], &[&[2, 3, 1]]),
         scenario(
             "WRC",
-            "what one has seen, whoever sees that one's store sees too",
+            "a thread that sees another's store also sees what that one has seen",
             Program::new(
                 2,
                 [
@@ -396,7 +396,7 @@ fn of_siblings() -> Vec<Scenario> {
 
 const ORDERS_OF_THREE: [&[u64]; 6] = [&[1, 2, 3], &[1, 3, 2], &[2, 1, 3], &[2, 3, 1], &[3, 1, 2], &[3, 2, 1]];
 
-/// Those that take their time.
+/// Returns the scenarios that take longer.
 pub fn larger_scenarios() -> Vec<Scenario> {
     let bump_and_meet = |mine: Address, next: Address, value: u64| {
         [vec![store(mine, value)], bump(Y), vec![barrier(), load(next, 1)]].concat()

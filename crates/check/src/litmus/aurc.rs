@@ -1,20 +1,21 @@
-//! What automatic update adds: stores that others may see before the release, and what must not come of it.
+//! What automatic update adds: stores that other nodes may see before the release, and errors that must not
+//! follow.
 
 use super::{Litmus, X, X2, Y, Z};
 use crate::program::script::*;
 use crate::program::{Address, Program, Script};
 
-/// So many loads that the network has time to bring something.
+/// Loads `count` times, so that the network has time to deliver messages.
 fn looks(at: Address, into: u8, count: usize) -> Vec<crate::program::Instruction> {
     vec![load(at, into); count]
 }
 
-/// Programs for engines that send what an interval has changed before it ends.
+/// Returns programs for engines that send what an interval has changed before it ends.
 pub fn early() -> Vec<Litmus> {
     vec![seen_early(), taken_back(), fetched_again(), nothing_left(), handed_on()]
 }
 
-/// The home loads again and again, without any synchronisation, what a writer has stored to its copy.
+/// The home loads repeatedly, without any synchronisation, what a writer has stored to its copy.
 fn seen_early() -> Litmus {
     let home = [vec![store(X, 1), barrier()], looks(X, 0, 60), vec![barrier(), load(X, 1)]].concat();
     let writer = [vec![barrier(), store(X, 2)], looks(Z, 0, 60), vec![barrier()]].concat();
@@ -47,7 +48,7 @@ fn taken_back() -> Litmus {
     .reach("the store before it is taken back", |ended| ended.register(0, 0) == 7)
 }
 
-/// A page that was sent early is invalidated and comes again before the release.
+/// A page that was sent early is invalidated and fetched again before the release.
 fn fetched_again() -> Litmus {
     let rounds = || 0..5u64;
     let mut home: Vec<_> = rounds().flat_map(|round| [lock(0), store(X2, round + 1), unlock(0)]).collect();
@@ -65,7 +66,7 @@ fn fetched_again() -> Litmus {
     let threads = vec![Script::team(0, home), Script::team(1, writes), Script::team(1, acquires)];
     Litmus::new(
         "a page that was sent early is fetched again",
-        "the page that comes must hold what its reader has sent, or the merge takes it back",
+        "the incoming page must contain what its reader has sent, or the merge undoes it",
         Program::on(2, 2, threads),
     )
     .forbid(move |ended| {
@@ -75,7 +76,7 @@ fn fetched_again() -> Litmus {
     .reach("the acquire after the other's release", |ended| ended.register(2, 4) >= 1)
 }
 
-/// All of an interval may have left when it ends: its notice and its version are owed still.
+/// All of an interval may have been sent when it ends: its notice and its version are still due.
 fn nothing_left() -> Litmus {
     let reader = |into: u8| {
         vec![
@@ -108,7 +109,7 @@ fn nothing_left() -> Litmus {
     .reach("the lock after the writer", |ended| ended.register(2, 0) == 1)
 }
 
-/// Three nodes count in one word that a fourth is home of, and write words of their own beside it.
+/// Three nodes count in one word that is homed on a fourth, and write words of their own beside it.
 fn handed_on() -> Litmus {
     let counter = |node: u32| {
         let own = Address::word(0, 1 + node);
@@ -127,7 +128,7 @@ fn handed_on() -> Litmus {
     };
     Litmus::new(
         "a counter that is handed on while it leaves early",
-        "no early diff comes behind a later store",
+        "no early diff arrives after a later store",
         Program::new(3, [home, counter(0), counter(1)]),
     )
     .forbid(move |ended| !total(ended))

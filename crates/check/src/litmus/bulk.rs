@@ -1,4 +1,4 @@
-//! Pages that come in streams, and nodes enough to be a tree.
+//! Streams of pages, and enough nodes for a tree.
 
 use hiroba_base::NodeId;
 use hiroba_wire::Placement;
@@ -7,10 +7,10 @@ use super::{Litmus, both};
 use crate::program::script::*;
 use crate::program::{Address, Instruction, Program, Region, Script};
 
-/// Pages of a stream: enough for windows that double twice.
+/// The pages of a stream: enough for windows that double twice.
 const PAGES: u64 = 20;
 
-/// All homed on node 0.
+/// Returns regions that are all homed on node 0.
 fn stream() -> Vec<Region> {
     vec![Region::new(0, PAGES, 1, Placement::On(NodeId(0)))]
 }
@@ -25,7 +25,7 @@ fn write_all(pages: impl IntoIterator<Item = u64>, index: u32, value: u64) -> Ve
     pages.into_iter().map(|page| store(Address::word(page, index), value + page)).collect()
 }
 
-/// What [`add_up`] finds of [`write_all`].
+/// Returns the result of [`add_up`] after [`write_all`].
 fn sum(value: u64) -> u64 {
     (0..PAGES).map(|page| value + page).sum()
 }
@@ -53,7 +53,7 @@ fn falsely_shared() -> Program {
             write_all(0..PAGES, me, 1),
             vec![unlock(0)],
             write_all(0..PAGES, me + 2, 50),
-            // These writes are unsent when the lock takes the pages away.
+            // These writes are unsent when the lock voids the pages.
             vec![lock(0)],
             add_up(0..PAGES, other, 0),
             vec![unlock(0), barrier()],
@@ -61,7 +61,7 @@ fn falsely_shared() -> Program {
         ]
         .concat()
     };
-    // Something to do first, so that either may come first where pages are had without waiting for messages.
+    // A delay, so that either may come first if pages are available without waiting for messages.
     let delay = vec![load(Address::word(0, 9), 30); 60];
     let one = [script(0), add_up(0..PAGES, 3, 2)].concat();
     let other = [delay, script(1), add_up(0..PAGES, 2, 2)].concat();
@@ -99,7 +99,7 @@ pub(super) fn streams() -> Vec<Litmus> {
         .reach("one comes first", |ended| ended.register(1, 0) == 0),
         Litmus::new(
             "a stream that is invalidated while it is read",
-            "a page that is fetched ahead is as new as what its node has seen when it comes",
+            "a page that is fetched ahead is as recent as what its node has seen when it arrives",
             siblings(),
         )
         .forbid(|ended| {
@@ -110,11 +110,12 @@ pub(super) fn streams() -> Vec<Litmus> {
     ]
 }
 
-/// Nodes 5 and 6 are below node 1; nodes 2, 3 and 4 are beside it.
+/// Nodes 5 and 6 are children of node 1; nodes 2, 3 and 4 are its siblings.
 const NODES: u16 = 7;
 
 fn everybody_writes(nodes: u16) -> Program {
-    // Page p is homed on node p; each node writes a word there and in pages that belong to others above, below and beside it.
+    // Page p is homed on node p; each node writes a word there and in pages that belong to nodes above, below
+    // and beside it.
     let places = move |node: u16| [node, (node + 1) % nodes, (node + 4) % nodes, 0].map(u64::from);
     let script = |me: u16| {
         let word = |page: u64, writer: u16| Address::word(page, u32::from(writer));
@@ -138,7 +139,7 @@ fn everybody_writes(nodes: u16) -> Program {
     Program::new(u64::from(nodes), (0..nodes).map(script))
 }
 
-/// Node 5 hears of node 2's write by a lock, node 6, beside it, only by the barrier.
+/// Node 5 learns of node 2's write by a lock; node 6, beside it, only by the barrier.
 fn heard_by_one() -> Program {
     let written = Address::word(3, 0);
     let scripts = (0..NODES).map(|node| match node {
@@ -150,7 +151,8 @@ fn heard_by_one() -> Program {
     Program::new(u64::from(NODES), scripts)
 }
 
-/// A thread of node 6 goes on while another one waits in the barrier; what it releases crosses the departure.
+/// A thread of node 6 continues while another one waits in the barrier; what it releases crosses the
+/// departure.
 fn beyond_an_arrival() -> Program {
     let word = |index: u32| Address::word(3, index);
     let round =
@@ -174,7 +176,7 @@ fn beyond_an_arrival() -> Program {
 pub(super) fn trees() -> Vec<Litmus> {
     let rounds_are_whole = |nodes: usize| {
         move |ended: &crate::cluster::Ended| {
-            // Three others' four words each; some places coincide.
+            // Four words of each of three others; some places coincide.
             (0..nodes).any(|node| {
                 let (first, second) = (ended.register(node, 0), ended.register(node, 1));
                 first != 12 || second != 24
@@ -184,26 +186,26 @@ pub(super) fn trees() -> Vec<Litmus> {
     vec![
         Litmus::new(
             "a barrier of six",
-            "what each wrote comes to those above, below and beside it",
+            "what each wrote reaches those above, below and beside it",
             everybody_writes(6),
         )
         .forbid(rounds_are_whole(6)),
         Litmus::new(
             "a barrier of nine",
-            "what each wrote comes to those above, below and beside it",
+            "what each wrote reaches those above, below and beside it",
             everybody_writes(9),
         )
         .forbid(rounds_are_whole(9)),
         Litmus::new(
-            "a barrier tells a node what its neighbour has heard already",
+            "a barrier tells a node what its neighbour already knows",
             "what one node below has seen is not what all below have seen",
             heard_by_one(),
         )
         .forbid(|ended| ended.register(6, 1) != 7)
-        .reach("the neighbour has heard of it", |ended| ended.register(5, 0) == 7),
+        .reach("the neighbour knows it", |ended| ended.register(5, 0) == 7),
         Litmus::new(
             "releases that cross a departure in a tree",
-            "what is released after an arrival is told with the next one, along the whole tree",
+            "what is released after an arrival is sent with the next one, along the whole tree",
             beyond_an_arrival(),
         )
         .forbid(|ended| (0..usize::from(NODES)).any(|node| ended.register(node, 0) != 1))

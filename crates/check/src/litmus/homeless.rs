@@ -1,11 +1,11 @@
-//! What a protocol can get wrong whose diffs stay with their writers: their order, what they are applied to, copies that are taken from a page
-//! that is being written, diffs that are made late, or forgotten.
+//! Possible errors of a protocol whose diffs stay with their writers: the order of diffs, what they are
+//! applied to, copies of a page that is being written, diffs that are made late or forgotten.
 
 use super::{Litmus, both};
 use crate::program::script::*;
 use crate::program::{Address, Instruction, Program};
 
-/// A word of the only page, homed on node 0.
+/// Returns a word of the only page, homed on node 0.
 const fn word(number: u32) -> Address {
     Address::word(0, number)
 }
@@ -21,7 +21,7 @@ fn on_one_page(threads: impl IntoIterator<Item = Vec<Instruction>>) -> Program {
     Program::new(1, threads)
 }
 
-/// Programs for engines that keep diffs at their writers.
+/// Returns programs for engines that keep diffs at their writers.
 pub(super) fn homeless() -> Vec<Litmus> {
     let mut all = orders();
     all.extend(copies());
@@ -34,7 +34,7 @@ fn orders() -> Vec<Litmus> {
     let twice = || [count(0), count(0), vec![barrier()]].concat();
     vec![
         Litmus::new(
-            "a word goes round while somebody looks away",
+            "a word goes round while one node does not read",
             "many diffs of one word, by several writers, are applied in the order in which the lock went round",
             on_one_page([twice(), twice(), twice(), vec![barrier(), load(word(0), 1)]]),
         )
@@ -71,7 +71,8 @@ fn copies() -> Vec<Litmus> {
                 [
                     section(0, [store(word(0), 1)]),
                     vec![barrier()],
-                    // Shared by now, with a twin: 0 and 9 alternate until the interval ends with 1.
+                    // The page is shared by now and has a twin: 0 and 9 alternate until the interval ends
+                    // with 1.
                     vec![store(word(0), 9), store(word(0), 1), store(word(0), 9), store(word(0), 1)],
                     section(0, []),
                     vec![barrier()],
@@ -99,7 +100,7 @@ fn late_diffs() -> Vec<Litmus> {
     vec![
         Litmus::new(
             "the same word in one interval after the other",
-            "the diff of an interval that nobody has asked for does not hold the next one's writes",
+            "the diff of an interval that no node has requested does not contain the next one's writes",
             on_one_page([
                 vec![barrier()],
                 [section(0, [store(word(0), 1)]), section(1, [store(word(0), 2)]), vec![barrier()]].concat(),
@@ -111,7 +112,7 @@ fn late_diffs() -> Vec<Litmus> {
         .reach("the first interval's", |ended| ended.register(2, 0) == 1),
         Litmus::new(
             "an own diff is due when another's comes in",
-            "a page whose last interval's diff is still to be made is changed by others only when it is made",
+            "diffs of others are applied only after the page's own pending diff is made",
             on_one_page([
                 [section(0, [store(word(0), 1)]), vec![barrier(), barrier(), load(word(2), 0), barrier()]]
                     .concat(),
@@ -158,7 +159,7 @@ fn late_diffs() -> Vec<Litmus> {
         .reach("the second comes last", |ended| ended.register(2, 5) == 11),
         Litmus::new(
             "a lock brings what an atomic operation left",
-            "who acquires from a node that operated sees the word, whoever its home is",
+            "a node that acquires from one that operated sees the word, whichever node is its home",
             on_one_page([
                 vec![load(word(7), 0)],
                 section(0, [add_to(word(0)), store(word(1), 1)]),

@@ -4,7 +4,7 @@ use super::{Litmus, X, X2, Y, Z, both};
 use crate::program::script::*;
 use crate::program::{Address, Instruction, Program, Script};
 
-/// Programs for engines that map all pages.
+/// Returns programs for engines that map all pages.
 pub fn mapped() -> Vec<Litmus> {
     vec![at_once(), handed_over(), counted(), bytes_of_one_word(), word_and_neighbours()]
 }
@@ -16,7 +16,7 @@ fn at_once() -> Litmus {
     };
     Litmus::new(
         "stores are at the home at once",
-        "no release is needed for others to see them, but for others to rely on them",
+        "others see them without a release, but may rely on them only after one",
         Program::new(3, [vec![barrier()], writer(X, X2), writer(X2, X)]),
     )
     .racy()
@@ -26,7 +26,7 @@ fn at_once() -> Litmus {
     .reach("both do", |ended| both(ended, (1, 0, 1), (2, 0, 1)))
 }
 
-/// The last stores before a lock goes on are there for whoever gets it.
+/// The last stores before a lock is handed over are visible to its next holder.
 fn handed_over() -> Litmus {
     let hold = |value: u64, first: u8| {
         vec![lock(0), load(X, first), load(Y, first + 1), store(X, value), store(Y, value), unlock(0)]
@@ -72,10 +72,10 @@ fn counted() -> Litmus {
         ),
     )
     .forbid(|ended| (0..4).any(|thread| ended.register(thread, 1) != 16))
-    .reach("somebody counts first", |ended| (0..4).any(|thread| ended.register(thread, 0) == 16))
+    .reach("one thread counts first", |ended| (0..4).any(|thread| ended.register(thread, 0) == 16))
 }
 
-/// Two nodes write the bytes of one word that a third is home of.
+/// Two nodes write the bytes of one word that is homed on a third.
 fn bytes_of_one_word() -> Litmus {
     let writer = |node: u32| {
         let bytes = (0..4).map(|byte| store_byte(Address::byte(0, 2 * byte + node), 1 + node as u8));

@@ -1,7 +1,8 @@
 //! The catalogue of litmus programs.
 //!
-//! Each is a few instructions a thread with two lists: outcomes that must **never** be seen, and outcomes that some
-//! seed must **reach**, since a simulator that shows only the strong outcomes proves nothing.
+//! Each program has a few instructions per thread and two lists: outcomes that must **never** be seen, and
+//! outcomes that some seed must **reach**, since a simulator that shows only the strong outcomes proves
+//! nothing.
 
 use hiroba_base::NodeId;
 use hiroba_wire::{AtomicOperation, Placement};
@@ -15,6 +16,7 @@ mod bulk;
 mod homeless;
 mod mapped;
 mod one_sided;
+mod order;
 mod pages;
 mod sequential;
 mod threads;
@@ -22,9 +24,10 @@ mod tracking;
 
 pub use aurc::early;
 pub use mapped::mapped;
+pub use order::order;
 pub use sequential::sequential;
 
-/// A judgement of an outcome.
+/// A condition on an outcome.
 pub type Predicate = Box<dyn Fn(&Ended) -> bool>;
 
 /// A litmus program.
@@ -35,11 +38,11 @@ pub struct Litmus {
     pub about: &'static str,
     /// The program.
     pub program: Program,
-    /// Whether all its conflicting plain accesses are ordered: then the judge must find no race.
+    /// Whether all its conflicting plain accesses are ordered, so that the checker must find no race.
     pub race_free: bool,
-    /// Must never hold.
+    /// The condition that must never be true.
     pub forbid: Predicate,
-    /// Each must hold for some seed.
+    /// Conditions each of which must be true for some seed.
     pub reach: Vec<(&'static str, Predicate)>,
 }
 
@@ -68,10 +71,10 @@ impl Litmus {
 const X: Address = Address::word(0, 0);
 const Y: Address = Address::word(1, 0);
 const Z: Address = Address::word(2, 0);
-/// On the page of `X`.
+/// A word on the page of `X`.
 const X2: Address = Address::word(0, 1);
 
-/// Every litmus program that the engine must pass.
+/// Returns every litmus program that the engine must pass.
 pub fn catalogue() -> Vec<Litmus> {
     let mut all = ordering();
     all.extend(agreement());
@@ -108,7 +111,7 @@ fn store_buffering(locked: bool) -> Program {
         if locked { vec![lock(id), body, unlock(id)] } else { vec![body] }
     };
     let side = |mine: (Address, u32), theirs: (Address, u32), own_first: Address| {
-        // Both words are touched first, so that later loads may hit a stale copy.
+        // Both words are touched first, so that later loads may read a stale copy.
         let mut code = vec![barrier(), load(own_first, 9), barrier()];
         code.extend(guard(store(mine.0, 1), mine.1));
         code.extend(guard(load(theirs.0, 0), theirs.1));
@@ -122,7 +125,7 @@ fn ordering() -> Vec<Litmus> {
     vec![
         Litmus::new(
             "message passing under a lock",
-            "who sees the flag sees the data",
+            "a thread that sees the flag sees the data",
             Program::new(
                 3,
                 [
@@ -138,7 +141,7 @@ fn ordering() -> Vec<Litmus> {
         .reach("the reader sees both", |ended| both(ended, (1, 0, 1), (1, 1, 7))),
         Litmus::new(
             "message passing by barrier",
-            "a barrier shows everybody's writes to everybody",
+            "a barrier shows all threads' writes to all threads",
             Program::new(
                 3,
                 [
@@ -212,7 +215,7 @@ fn agreement() -> Vec<Litmus> {
         .reach("both see both", |ended| both(ended, (2, 1, 1), (3, 1, 1))),
         Litmus::new(
             "lock chain",
-            "knowledge is transitive: who gets B's lock sees what A wrote under another one",
+            "knowledge is transitive: a thread that gets B's lock sees what A wrote under another one",
             Program::new(
                 3,
                 [
@@ -286,7 +289,7 @@ fn sharing() -> Vec<Litmus> {
     vec![
         Litmus::new(
             "disjoint bytes of one page between barriers",
-            "nobody's bytes are lost, however falsely the page is shared",
+            "no thread's bytes are lost, however falsely the page is shared",
             disjoint_bytes(4),
         )
         .forbid(|ended| {
@@ -397,7 +400,7 @@ fn merging() -> Vec<Litmus> {
         .reach("merged", |ended| ended.register(1, 1) == 9),
         Litmus::new(
             "prefetch racing with an invalidation",
-            "a page asked for before the acquire and arriving after it must not be taken for fresh",
+            "a page asked for before the acquire and arriving after it must not be considered current",
             Program::new(
                 3,
                 [
@@ -459,7 +462,7 @@ fn homes() -> Vec<Litmus> {
 fn placement() -> Vec<Litmus> {
     vec![
         Litmus::new(
-            "a page that nobody wrote",
+            "a page that was never written",
             "it reads zero everywhere, and its zero content merges with a write",
             Program::new(
                 3,
@@ -521,8 +524,8 @@ fn producer_consumer() -> Program {
     Program::new(2, [producer, consumer(2), consumer(2)])
 }
 
-/// The waiter has written a page that another node reads, so its release takes its time; signals come without the lock, some
-/// of them for nothing.
+/// The waiter has written a page that another node reads, so its release takes time; signals come without the
+/// lock, some of them without need.
 fn woken_early() -> Program {
     let (open, data, written) = (Address::word(1, 0), Address::word(1, 1), Address::word(2, 3));
     let waiter = vec![
@@ -601,7 +604,7 @@ fn try_locks() -> Program {
     Program::new(2, [trier(), locker(), trier(), locker()])
 }
 
-/// Node 0 uses two locks that it manages, in turn; then the others ask for both, by trylock too.
+/// Node 0 uses two locks that it manages, in turn; then the others request both, also by trylock.
 fn unlocked_long_ago() -> Program {
     let (first, second) = (Address::word(1, 0), Address::word(2, 0));
     let user = || {
@@ -657,15 +660,15 @@ fn locks() -> Vec<Litmus> {
         .reach("the waiter never waits", |ended| ended.register(1, 2) == 0),
         Litmus::new(
             "trylock among contenders",
-            "whoever gets the lock has it alone; requests held back meanwhile are served",
+            "only one thread has the lock at a time; requests that were deferred meanwhile are served",
             try_locks(),
         )
         .forbid(move |ended| ended.register(0, 3) != taken(ended))
         .reach("a trylock fails", move |ended| taken(ended) < 10)
         .reach("trylocks succeed", |ended| ended.register(0, 2) + ended.register(2, 2) >= 4),
         Litmus::new(
-            "unlocks that nobody waits for",
-            "whoever asks for a lock sees all that was written under it, though other locks were used since",
+            "unlocks without waiters",
+            "a thread that requests a lock sees everything written under it, although other locks were used since",
             unlocked_long_ago(),
         )
         .forbid(|ended| {
@@ -677,7 +680,7 @@ fn locks() -> Vec<Litmus> {
         .reach("the trylock fails", |ended| ended.register(2, 2) == 0),
         Litmus::new(
             "publication",
-            "what was written before a block is freed is seen by whoever gets the block",
+            "a thread that gets a freed block sees what was written before it was freed",
             Program::new(
                 3,
                 [
@@ -772,7 +775,7 @@ fn siblings() -> Vec<Litmus> {
     };
     vec![
         Litmus::new(
-            "two threads a node under two locks on one page",
+            "two threads per node under two locks on one page",
             "one thread's acquire brings in a page that its sibling is writing: it is merged",
             Program::on(
                 3,
@@ -798,8 +801,8 @@ fn mended() -> Vec<Litmus> {
     vec![
         Litmus::new(
             "a publication overtakes a departure",
-            "a node that is told of a publication while its departure from the barrier is still on its way must not \
-             take the departure's notices for known",
+            "a node that receives a publication while its departure from the barrier is still in flight must not \
+             consider the departure's notices known",
             Program::new(
                 3,
                 [
@@ -813,7 +816,7 @@ fn mended() -> Vec<Litmus> {
         .forbid(|ended| ended.register(1, 0) != 7),
         Litmus::new(
             "a departure forgets a publication",
-            "what a publication has said before a departure came must still be passed on with locks",
+            "what a publication has brought before a departure arrived must still be passed on with locks",
             Program::new(
                 4,
                 [

@@ -1,5 +1,5 @@
-//! What can go wrong where nodes read each other's frames: a home that does not know its readers, and frames that are older than the
-//! notices, or newer. Every program means the same where pages are asked for by message.
+//! Possible errors if nodes read each other's frames: a home that does not know its readers, and frames that
+//! are older or newer than the notices. Every program means the same if pages are requested by message.
 
 use hiroba_base::{NodeId, PageId, PageRange};
 use hiroba_wire::Placement;
@@ -15,10 +15,10 @@ fn section(body: impl IntoIterator<Item = Instruction>) -> Vec<Instruction> {
     code
 }
 
-/// A word of the page of `X` that nobody writes.
+/// A word of the page of `X` that is never written.
 const QUIET: Address = Address::word(0, 20);
 
-/// Looks at the page of `X` without a lock, where nobody writes, then again and again at `X` under one.
+/// Reads the page of `X` without a lock, where no thread writes, then repeatedly reads `X` under one.
 fn watcher() -> Vec<Instruction> {
     let look = |register: u8| section([load(X, register)]);
     [vec![load(QUIET, 9)], look(0), look(1), look(2), vec![barrier(), load(X, 3)]].concat()
@@ -33,7 +33,7 @@ pub(super) fn readers() -> Vec<Litmus> {
     vec![
         Litmus::new(
             "a page is read while its home takes it to be exclusive",
-            "who copies it between two stores hears of the second",
+            "a reader that copies it between two stores learns of the second",
             Program::new(
                 1,
                 [
@@ -61,7 +61,7 @@ pub(super) fn readers() -> Vec<Litmus> {
         .forbid(|ended| !seen_in_order(ended, 2, 3)),
         Litmus::new(
             "atomic operations at the home of a page that its program never touches",
-            "a reader hears of them like of stores",
+            "a reader learns of them as of stores",
             Program::new(
                 1,
                 [
@@ -93,7 +93,8 @@ pub(super) fn readers() -> Vec<Litmus> {
     ]
 }
 
-/// Every node's own word of each page, epoch after epoch; who comes early reads while others have yet to leave the barrier.
+/// Every node writes its own word of each page, epoch after epoch; threads that arrive early read while
+/// others have yet to leave the barrier.
 fn epochs() -> Program {
     let mine = |page: u64, node: u32| Address::word(page, node);
     let script = |me: u32| {
@@ -112,7 +113,7 @@ fn epochs() -> Program {
 }
 
 fn hand_over_in_flight() -> Program {
-    // Each reads what the last one wrote, beside words of its own whose diffs may still be on their way.
+    // Each reads what the last one wrote, beside words of its own whose diffs may still be in flight.
     let script = |me: u32| {
         let own = Address::word(2, 4 + me);
         let mut code = Vec::new();
@@ -134,7 +135,7 @@ fn hand_over_in_flight() -> Program {
     Program::new(3, (0..4).map(script))
 }
 
-/// Eight pages of node 0's, which another node brings in with one hint, again and again.
+/// Eight pages of node 0, which another node fetches repeatedly with one hint.
 fn runs_of_pages() -> Program {
     let at = |page: u64, word: u32| Address::word(page, word);
     let hint = Instruction::Prefetch(PageRange { first: PageId(0), count: 8 });
@@ -159,7 +160,7 @@ pub(super) fn versions() -> Vec<Litmus> {
     vec![
         Litmus::new(
             "readers come and go with every barrier",
-            "a page is exclusive again only when nobody holds a copy, also of those who read it before its home has left the barrier",
+            "a page is exclusive again only when no node has a copy, including readers before its home has left the barrier",
             epochs(),
         )
         .forbid(|ended| {
@@ -167,7 +168,7 @@ pub(super) fn versions() -> Vec<Litmus> {
         }),
         Litmus::new(
             "hand-over with diffs in flight",
-            "a frame that lacks a diff that the reader has heard of, or has sent itself, is not read",
+            "a frame that lacks a diff that the reader knows of, or has sent itself, is not read",
             hand_over_in_flight(),
         )
         .forbid(|ended| {

@@ -15,7 +15,7 @@ fn long_page() -> Vec<Region> {
     vec![Region::new(0, 1, 16, Placement::On(NodeId(1)))]
 }
 
-/// Pages of sixteen, two and one granules without a gap between them.
+/// Returns pages of sixteen, two and one granules without a gap between them.
 fn three_sizes() -> Vec<Region> {
     vec![
         Region::new(0, 2, 16, Placement::Cyclic),
@@ -38,7 +38,7 @@ fn side_by_side() -> Program {
                 code.push(store(Address::word(last, LAST - me as u32), value));
             }
             code.push(barrier());
-            // What the next thread wrote is added up, page by page.
+            // Adds up what the next thread wrote, page by page.
             let next = ((me + 1) % 3) as u32;
             for (first, last) in PAGES {
                 for at in [Address::word(first, next), Address::word(last, LAST - next)] {
@@ -90,7 +90,7 @@ fn deep_words() -> Program {
 }
 
 fn merge_far_away() -> Program {
-    // A thread writes at one end of a long page while its sibling brings in what changed at the other.
+    // A thread writes at one end of a long page while its sibling fetches what changed at the other.
     let far = Address::word(15, LAST);
     let near = |word: u32| Address::word(0, word);
     let writer = (0..8).map(|word| store(near(word), 1)).chain([barrier()]).collect();
@@ -144,7 +144,7 @@ pub(super) fn pages() -> Vec<Litmus> {
         .reach("one of them is last", |ended| ended.register(0, 0) == 5),
         Litmus::new(
             "a long page is merged while a sibling writes it",
-            "unsent stores in one granule survive what comes in for another",
+            "unsent stores in one granule survive incoming changes of another",
             merge_far_away(),
         )
         .forbid(|ended| ended.register(4, 10) != 6 || (0..8).any(|word| ended.register(4, word) != 1))

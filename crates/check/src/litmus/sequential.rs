@@ -1,4 +1,5 @@
-//! The classic programs that tell sequential consistency from anything weaker. All race, and none synchronises.
+//! The classic programs that distinguish sequential consistency from weaker models. All have races, and none
+//! synchronises.
 //!
 //! The names are those of Alglave, Maranget, Tautschnig, *Herding Cats*, ACM TOPLAS 2014.
 
@@ -6,7 +7,8 @@ use super::{Litmus, X, X2, Y, Z, both, fetch_add};
 use crate::program::script::*;
 use crate::program::{Address, Instruction, Program};
 
-/// What no seed may show under sequential consistency, and what some seed must.
+/// Returns the programs, with outcomes that sequential consistency forbids and outcomes that some seed must
+/// show.
 pub fn sequential() -> Vec<Litmus> {
     let mut all = buffers_and_messages();
     all.extend(more_than_two());
@@ -14,7 +16,7 @@ pub fn sequential() -> Vec<Litmus> {
     all
 }
 
-/// Every thread has touched both words first, so that stale copies are there to be read.
+/// Makes every thread touch both words first, so that stale copies can be read.
 fn warmed(code: &[Instruction]) -> Vec<Instruction> {
     let mut warmed = vec![load(Y, 14), load(Z, 15)];
     warmed.extend_from_slice(code);
@@ -35,7 +37,7 @@ fn buffers_and_messages() -> Vec<Litmus> {
         .reach("both stores come first", |ended| both(ended, (0, 0, 1), (1, 0, 1))),
         Litmus::new(
             "MP",
-            "who sees the flag sees the data, without a lock",
+            "a thread that sees the flag sees the data, without a lock",
             Program::new(3, [warmed(&[store(Y, 7), store(Z, 1)]), warmed(&[load(Z, 0), load(Y, 1)]), vec![]]),
         )
         .racy()
@@ -86,7 +88,7 @@ fn more_than_two() -> Vec<Litmus> {
         .reach("the second comes first", |ended| both(ended, (3, 0, 1), (3, 1, 0))),
         Litmus::new(
             "WRC",
-            "what one has seen, whoever sees that one's store sees too",
+            "a thread that sees another's store also sees what that one has seen",
             Program::new(
                 3,
                 [
@@ -147,7 +149,7 @@ fn one_page() -> Vec<Litmus> {
         .reach("all three", |ended| both(ended, (2, 0, 0), (2, 1, 1)) && ended.register(2, 2) == 2),
         Litmus::new(
             "writers of one page",
-            "a page that goes back and forth loses nothing, and everybody gets on",
+            "a page that goes back and forth loses no store, and every thread makes progress",
             Program::new(
                 1,
                 [

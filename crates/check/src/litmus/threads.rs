@@ -1,18 +1,19 @@
-//! Several threads a node: teams, and threads of no team that go on while the team waits in a collective.
+//! Several threads per node: teams, and threads outside them that continue while the team waits in a
+//! collective.
 
 use super::{Litmus, X, Y, both};
 use crate::program::script::*;
 use crate::program::{Address, Instruction, Program, Script};
 
-// Lock 2 is managed by node 2, which so passes it on without asking others.
+// Lock 2 is managed by node 2, which therefore passes it on without a request.
 const Z: Address = Address::word(2, 0);
-/// On a page of node 2's too, but not on that of `Z`.
+/// Also on a page of node 2, but not on that of `Z`.
 const Z2: Address = Address::word(5, 0);
 /// On the page of `Y`.
 const Y2: Address = Address::word(1, 1);
 
 fn teams() -> Program {
-    // Words of four threads on a page of node 2's, and of the other node's threads on one's own.
+    // Words of four threads on a page of node 2, and of the other node's threads on a page of one's own.
     let mine = |thread: u32| [Address::word(2, thread), Address::word(0, thread)];
     let script = |me: u32| {
         let mut code = Vec::new();
@@ -31,7 +32,8 @@ fn teams() -> Program {
     Program::on(3, 3, threads.chain([Script::team(2, vec![barrier(); 6])]).collect())
 }
 
-/// A flag under lock 1, and what must be known with it: the reader's part, `start` instructions into its script.
+/// A flag under lock 1, and what must be known with it: the reader's part, `start` instructions into its
+/// script.
 fn read_if_flagged(data: Address, start: usize) -> Vec<Instruction> {
     vec![load(data, 9), lock(1), load(Y, 0), jump_unless(0, 1, start + 5), load(data, 1), unlock(1)]
 }
@@ -40,7 +42,7 @@ pub(super) fn teams_meet() -> Vec<Litmus> {
     vec![
         Litmus::new(
             "a barrier for all threads of all nodes",
-            "nobody leaves before the last thread of the last node has come",
+            "no thread leaves before the last thread of the last node has arrived",
             teams(),
         )
         .forbid(|ended| {
@@ -48,7 +50,7 @@ pub(super) fn teams_meet() -> Vec<Litmus> {
         }),
         Litmus::new(
             "siblings hand over by a barrier",
-            "what a sibling wrote on the shared page is there, and what it had fetched is not taken for fresh",
+            "a sibling's writes on the shared page are visible, and what it had fetched is not considered current",
             Program::on(
                 3,
                 3,
@@ -70,16 +72,16 @@ pub(super) fn crossings() -> Vec<Litmus> {
     vec![
         Litmus::new(
             "a grant overtakes a departure",
-            "a thread that is handed a lock by a node that has left a barrier must see what was written before it, \
-             though its own node has not left yet",
+            "a thread that gets a lock from a node that has left a barrier must see what was written before it, \
+             although its own node has not left yet",
             Program::on(
                 3,
                 6,
                 vec![
                     Script::team(0, vec![barrier(), barrier()]),
-                    // Its copy grows stale.
+                    // Its copy becomes stale.
                     Script::team(1, vec![load(Z, 9), barrier(), barrier(), load(Z, 1)]),
-                    // It asks until it sees the flag.
+                    // It loops until it sees the flag.
                     Script::foreign(1, vec![lock(2), load(Z2, 0), unlock(2), jump_unless(0, 1, 0), load(Z, 1)]),
                     Script::team(
                         2,
@@ -91,8 +93,8 @@ pub(super) fn crossings() -> Vec<Litmus> {
         .forbid(|ended| !both(ended, (1, 1, 7), (2, 1, 7))),
         Litmus::new(
             "a grant overtakes an arrival",
-            "what a node has heard of by a lock, from a thread whose node waits in the barrier already, everybody hears \
-             of who leaves the barrier",
+            "what a node has learned by a lock, from a thread whose node already waits in the barrier, all learn \
+             that leave the barrier",
             Program::on(
                 3,
                 3,
@@ -115,7 +117,7 @@ pub(super) fn departures() -> Vec<Litmus> {
     vec![
         Litmus::new(
             "what was written after an arrival is passed on after the departure",
-            "a departure forgets only what everybody has seen",
+            "a departure forgets only what all nodes have seen",
             Program::on(
                 4,
                 4,
@@ -148,7 +150,7 @@ pub(super) fn departures() -> Vec<Litmus> {
         .forbid(|ended| !both(ended, (2, 0, 4), (2, 1, 7))),
         Litmus::new(
             "a home page is written while its node waits",
-            "a departure must not make exclusive what a thread of no team has shared with somebody",
+            "a departure must not make exclusive what a thread outside the teams has shared",
             Program::on(
                 3,
                 3,
@@ -258,7 +260,7 @@ pub(super) fn foreign_threads() -> Vec<Litmus> {
     vec![
         Litmus::new(
             "condition variables beside a barrier",
-            "threads of no team produce and consume while the teams meet",
+            "threads outside the teams produce and consume while the teams meet",
             conds_beside_a_barrier(),
         )
         .forbid(|ended| {

@@ -1,11 +1,11 @@
-//! What asynchronous write tracking can get wrong: twins that are kept, stores between looking and comparing, pages that
-//! are watched, let go and watched again.
+//! Possible errors of asynchronous write tracking: twins that are kept, stores between examination and
+//! comparison, pages that are watched, released and watched again.
 
 use super::{Litmus, X, X2, Z, both};
 use crate::program::script::*;
 use crate::program::{Address, Instruction, Program, Script};
 
-/// On the page of `Z`.
+/// Returns a word on the page of `Z`.
 const fn z(word: u32) -> Address {
     Address::word(2, word)
 }
@@ -62,7 +62,7 @@ pub(super) fn twins() -> Vec<Litmus> {
         .reach("caught in between", |ended| ended.register(1, 0) == 1),
         Litmus::new(
             "written after a release, before the next",
-            "a store outside critical sections goes with the next release, also when that has written nothing itself",
+            "a store outside critical sections goes with the next release, even if that has written nothing itself",
             Program::new(
                 3,
                 [
@@ -109,7 +109,7 @@ fn between_collect_and_diff() -> Program {
     )
 }
 
-/// A thread writes each of eight pages once while its sibling releases again and again.
+/// A thread writes each of eight pages once while its sibling releases repeatedly.
 fn page_after_page() -> Program {
     let at = |page: u32| Address::word(1 + 2 * u64::from(page), 0);
     let mut writer: Vec<Instruction> = (0..8).map(|page| load(at(page), 0)).collect();
@@ -138,7 +138,7 @@ pub(super) fn siblings_write() -> Vec<Litmus> {
         .reach("they alternate", move |ended| last(ended, 0) == 8 && last(ended, 2) == 7),
         Litmus::new(
             "a sibling writes page after page while all are looked through",
-            "a page that is written just behind the look is found by the next",
+            "a page that is written just after its examination is found by the next one",
             page_after_page(),
         )
         .forbid(|ended| (0..8).any(|page| ended.register(2, page) != page as u64 + 1)),
@@ -151,7 +151,8 @@ pub(super) fn siblings_write() -> Vec<Litmus> {
     ]
 }
 
-/// Node 0, the home, writes word after word with one thread and releases with the other; node 1 looks again and again.
+/// Node 0, the home, writes word after word with one thread and releases with the other; node 1 reads
+/// repeatedly.
 fn home_writers() -> Program {
     let writer =
         (1..7).map(|word| store(Address::word(0, word), u64::from(word))).chain([barrier()]).collect();
@@ -162,7 +163,8 @@ fn home_writers() -> Program {
 }
 
 fn comes_and_goes() -> Program {
-    // The home writes in every epoch; the other node looks in some, so that the page is shared, exclusive, shared again.
+    // The home writes in every epoch; the other node reads in some, so that the page is shared, exclusive,
+    // shared again.
     let (mut home, mut other) = (Vec::new(), Vec::new());
     for epoch in 0..9u64 {
         home.extend([store(X, epoch + 1), barrier()]);
@@ -180,7 +182,7 @@ pub(super) fn exclusive_pages() -> Vec<Litmus> {
     vec![
         Litmus::new(
             "a home page is written while it becomes shared",
-            "who fetches it in the middle hears of every later store",
+            "a node that fetches it in the middle learns of every later store",
             Program::new(
                 1,
                 [
@@ -207,7 +209,7 @@ pub(super) fn exclusive_pages() -> Vec<Litmus> {
         .reach("each value in turn", |ended| both(ended, (1, 0, 1), (1, 1, 2)) && ended.register(1, 2) == 3),
         Litmus::new(
             "a page is reclaimed, written untracked, shared again",
-            "a page that nobody else holds costs nothing, until somebody fetches it",
+            "a page without other copies costs nothing, until a node fetches it",
             comes_and_goes(),
         )
         .forbid(|ended| [1, 2, 6, 8].into_iter().any(|epoch| ended.register(1, epoch) != epoch as u64 + 1)),

@@ -1,4 +1,4 @@
-//! Planted bugs of automatic update: what becomes of diffs that leave before their interval ends.
+//! Planted bugs of automatic update: diffs that are sent before their interval ends.
 
 use hiroba_base::{NodeId, PageId, PageRange, PageSet, VersionVector};
 use hiroba_protocol::{Effect, WriteTracking, diff};
@@ -19,31 +19,32 @@ pub enum Mutant {
     DropEarlyRuns,
     /// Early diffs leave their link's order.
     EarlyDiffsAstray,
-    /// Early diffs come twice, the second time late.
+    /// Early diffs arrive twice, the second time late.
     EarlyDiffsTwice,
-    /// Early diffs come behind what the node sends that home next.
+    /// Early diffs arrive after what the node sends that home next.
     EarlyDiffsOvertaken,
-    /// Early diffs come as if they were the interval's.
+    /// Early diffs arrive as if they were the interval's.
     ClaimInterval,
-    /// Early diffs come as if they were all of the interval's.
+    /// Early diffs arrive as if they were all of the interval's.
     ClaimEndOfInterval,
-    /// The twin stays as it was.
+    /// The twin stays unchanged.
     TwinStays,
-    /// The twin becomes a copy of the page as it is by then.
+    /// The twin becomes a copy of the present page.
     TwinBecomesPage,
     /// The twin is dropped.
     DropTwin,
-    /// An early diff spans all that lies between the changed bytes.
+    /// An early diff spans everything between the changed bytes.
     JoinRuns,
     /// An early diff lacks its last run, which the twin has taken.
     LoseLastRun,
-    /// A page of which nothing is left at the release goes without notice.
+    /// A page of which nothing remains at the release gets no notice.
     ForgetNotice,
-    /// Of a page of which nothing is left at the release the home hears nothing more.
+    /// The home gets no last message for a page of which nothing remains at the release.
     ForgetVersion,
-    /// What a lull has learned of writes is not told at the release.
+    /// What a lull has found written is not reported at the release.
     LullForgets,
-    /// A page that was sent early is read from the home's frame, where the diff may not have been applied yet.
+    /// A page that was sent early is read from the home's frame, where the diff may not have been applied
+    /// yet.
     ReadAhead,
     /// Two pages of one message of early diffs are exchanged.
     ExchangePages,
@@ -71,7 +72,8 @@ impl Mutant {
         Mutant::ExchangePages,
     ];
 
-    /// Whether the bug can be planted where writes are tracked so, and frames read or not.
+    /// Returns true if the bug can be planted under this way of tracking writes, with or without reading
+    /// frames.
     pub fn concerns(self, tracking: WriteTracking, one_sided: bool) -> bool {
         match self {
             Mutant::LullForgets => tracking == WriteTracking::Async,
@@ -80,7 +82,7 @@ impl Mutant {
         }
     }
 
-    /// The bug, ready to be planted in a cluster.
+    /// Returns the bug, ready to be planted in a cluster.
     pub fn plant(self) -> Box<dyn Mutation> {
         Box::new(Planted {
             mutant: self,
@@ -93,9 +95,9 @@ impl Mutant {
 
 struct Planted {
     mutant: Mutant,
-    /// Pages of which each node has sent all early that it has sent in the open interval.
+    /// Pages of which each node has sent early everything that it has sent in the open interval.
     sent: FxHashSet<(NodeId, PageId)>,
-    /// Early diffs that come late.
+    /// Early diffs that are delayed.
     held: FxHashMap<(NodeId, NodeId), Vec<Vec<u8>>>,
     /// The length of pages that have had twins.
     pages: FxHashMap<PageId, u32>,
@@ -105,7 +107,7 @@ fn each_run(runs: &[u8], visit: impl FnMut(usize, &[u8])) {
     diff::apply(runs, usize::MAX, visit).expect("the engine's diffs are whole");
 }
 
-/// The runs of a page that differs from another in these places.
+/// Encodes the runs of a page that differs from another in these places.
 fn encoded(places: &[(usize, Vec<u8>)]) -> Vec<u8> {
     let end = places.iter().map(|(offset, bytes)| offset + bytes.len()).max().unwrap_or(0);
     let mut page = vec![0; end];
@@ -121,7 +123,7 @@ fn encoded(places: &[(usize, Vec<u8>)]) -> Vec<u8> {
 }
 
 impl Planted {
-    /// Follows which pages have gone early and only so.
+    /// Follows which pages have been sent early, and only early.
     fn note(&mut self, from: NodeId, message: &Message<'_>) {
         match message {
             Message::EarlyDiffs { diffs, .. } => {

@@ -1,4 +1,5 @@
-//! Planted bugs of automatic update while homes move: what becomes of diffs that leave before their interval ends, when its pages do not stay.
+//! Planted bugs of automatic update while homes move: diffs that are sent before their interval ends, of
+//! pages that move.
 
 use hiroba_base::{NodeId, PageId, VersionVector};
 use hiroba_protocol::{Effect, PageToSend};
@@ -11,15 +12,17 @@ use super::{Fate, Mutation};
 /// The catalogue of planted bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutant {
-    /// Early diffs of a page that is coming to its next home are lost.
+    /// Early diffs of a page that is moving to its next home are lost.
     LoseWhileComing,
-    /// Early diffs of a page that is coming to its next home are applied at once to what is there.
+    /// Early diffs of a page that is moving to its next home are applied at once to its present content
+    /// there.
     ApplyWhileComing,
-    /// A page goes without its content to a next home that holds all of its version, whatever open intervals have changed.
+    /// A page moves without its content to a home that has all of its version, whatever open intervals have
+    /// changed.
     HandOverWithoutParts,
-    /// What is sent early of a page that has moved goes where the interval's other early diffs went.
+    /// Early diffs of a page that has moved go where the interval's other early diffs went.
     EarlyToLastHome,
-    /// What is left at the release of a page that has moved goes where its early diffs went.
+    /// The rest of a page that has moved is sent at the release where its early diffs went.
     RestToLastHome,
 }
 
@@ -33,7 +36,7 @@ impl Mutant {
         Mutant::RestToLastHome,
     ];
 
-    /// The bug, ready to be planted in a cluster.
+    /// Returns the bug, ready to be planted in a cluster.
     pub fn plant(self) -> Box<dyn Mutation> {
         Box::new(Planted {
             mutant: self,
@@ -48,11 +51,11 @@ impl Mutant {
 
 struct Planted {
     mutant: Mutant,
-    /// Where pages are coming, from the word of it up to the content.
+    /// The destinations of moving pages, from the announcement to the content.
     coming: FxHashMap<PageId, NodeId>,
-    /// What is to be applied at once, and where.
+    /// Diffs to be applied at once, and where.
     hasty: Vec<(NodeId, PageId, Vec<u8>)>,
-    /// What next homes have said that they hold.
+    /// What next homes have said that they have.
     held: FxHashMap<(NodeId, PageId), VersionVector>,
     /// Pages whose content is not sent.
     withheld: FxHashSet<(NodeId, PageId)>,
@@ -65,7 +68,7 @@ fn sent(to: NodeId, message: &Message<'_>) -> Effect {
 }
 
 impl Planted {
-    /// Follows what nodes tell each other of moves.
+    /// Follows what nodes tell each other about moves.
     fn note(&mut self, node: NodeId, message: &Message<'_>) {
         match message {
             Message::Depart { moves, .. } => {

@@ -10,19 +10,19 @@ use super::{Fate, Mutation};
 /// The catalogue of planted bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutant {
-    /// The next home does not apply what it has withheld to the content that the last home sends.
+    /// The next home does not apply the diffs that it has withheld to the content that the last home sends.
     SkipWithheld,
-    /// What was claimed in vain is not sent.
+    /// Diffs of a refused claim are not sent.
     LoseLate,
-    /// What was claimed in vain overtakes what its writer has sent before, or is overtaken.
+    /// Diffs of a refused claim overtake what their writer has sent before, or are overtaken.
     LateAstray,
-    /// A home takes what it has got of an interval for all, though some is withheld from it.
+    /// A home considers what it has of an interval complete, though some is withheld from it.
     UnfinishedIsAll,
-    /// A departure does not say to one node which claims are granted.
+    /// A departure does not tell one node which claims are granted.
     ForgetGranted,
-    /// A departure says to one node that another one has got what was claimed.
+    /// A departure tells one node that another one has got what was claimed.
     GrantToAnother,
-    /// A departure grants what was refused, as all but the root hear.
+    /// A departure grants what was refused, to all nodes but the root.
     GrantRefused,
 }
 
@@ -38,7 +38,7 @@ impl Mutant {
         Mutant::GrantRefused,
     ];
 
-    /// The bug, ready to be planted in a cluster.
+    /// Returns the bug, ready to be planted in a cluster.
     pub fn plant(self) -> Box<dyn Mutation> {
         let (installed, arrived, claimed) = Default::default();
         Box::new(Planted { mutant: self, installed, arrived, claimed })
@@ -51,7 +51,7 @@ struct Planted {
     installed: FxHashMap<NodeId, PageId>,
     /// The interval with which a node has arrived.
     arrived: FxHashMap<NodeId, IntervalSeq>,
-    /// What nodes have claimed at the collective under way.
+    /// What nodes have claimed at the present collective.
     claimed: Vec<hiroba_wire::HomeMoves>,
 }
 

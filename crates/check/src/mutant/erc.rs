@@ -12,19 +12,19 @@ use crate::memory::Merge;
 /// The catalogue of planted bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutant {
-    /// A copy is not invalidated, and counted as if.
+    /// A copy is not invalidated, but counted as invalidated.
     SkipInvalidation,
-    /// A copy is not updated, and counted as if.
+    /// A copy is not updated, but counted as updated.
     SkipUpdate,
-    /// One reader is left out of what a home tells several.
+    /// One reader gets none of what a home tells several.
     ForgetOneReader,
     /// A home tells the writer that its diffs are performed before readers have answered.
     PerformBeforeAnswers,
     /// A release ends before its diffs are performed.
     ReleaseBeforePerformed,
-    /// A node says that it has given its copy up, and keeps it.
+    /// A node says that it has given its copy up, but keeps it.
     KeepCopy,
-    /// A node says that it has left the copyset, and goes on reading.
+    /// A node says that it has left the copyset, but continues to read.
     LeaveWhileReading,
     /// An update goes into the frame, not into the twin, so that the next diff sends it again.
     UpdateFrameOnly,
@@ -34,39 +34,39 @@ pub enum Mutant {
     UpdatesAstray,
     /// The last diff of a message arrives empty.
     DropRuns,
-    /// Diffs come twice.
+    /// Diffs arrive twice.
     DiffsTwice,
-    /// Two changed stretches are sent as one, with the unchanged bytes between them.
+    /// Two changed runs are sent as one, with the unchanged bytes between them.
     JoinRuns,
     /// The twin is all zero instead of a copy.
     ZeroTwin,
-    /// A page that comes for a dirty, invalidated copy overwrites what was not sent yet.
+    /// A page that arrives for a dirty, invalidated copy overwrites unsent writes.
     LoseTwin,
-    /// It is merged into the frame, not into the twin.
+    /// Such a page is merged into the frame, not into the twin.
     MergeFrameOnly,
     /// A release leaves its pages writable.
     KeepWritingAfterRelease,
-    /// The home stops writing an exclusive page only when it has sent it.
+    /// The home stops writing an exclusive page only after it has sent it.
     ShareBeforeProtecting,
-    /// The home goes on writing an exclusive page when it has sent it.
+    /// The home continues to write an exclusive page after it has sent it.
     KeepWritingWhenSharing,
-    /// The home sends what the page held when it was first asked for.
+    /// The home sends the content that the page had when it was first requested.
     StaleContent,
-    /// Of a long page only the first granule comes in.
+    /// Of a long page only the first granule is installed.
     TruncateInstall,
     /// Atomic additions are carried out twice.
     AtomicTwice,
-    /// The new home is not told of one of those who have copies.
+    /// The new home does not learn of one of the nodes with copies.
     ForgetReaderWhenMoving,
-    /// The base is not told of the new home.
+    /// The base does not learn of the new home.
     LoseNewsOfMove,
     /// A diff that reaches a former home is dropped.
     DropDiffAtFormerHome,
-    /// A former home passes diffs on as its own.
+    /// A former home forwards diffs as its own.
     PassDiffsOnAsOwn,
     /// A waiting thread that is woken before its diffs are performed misses it.
     MissWakeDuringRelease,
-    /// A waiting thread that is woken goes on without taking its lock again.
+    /// A waiting thread that is woken continues without taking its lock again.
     WakeWithoutLock,
 }
 
@@ -103,7 +103,7 @@ impl Mutant {
         Mutant::WakeWithoutLock,
     ];
 
-    /// The bug, ready to be planted in a cluster.
+    /// Returns the bug, ready to be planted in a cluster.
     pub fn plant(self) -> Box<dyn Mutation> {
         Box::new(Planted {
             mutant: self,
@@ -120,10 +120,10 @@ impl Mutant {
 struct Planted {
     mutant: Mutant,
     rights: Rights,
-    /// Losses of the right to store that each node is about to carry out: why shows with the effect behind them.
+    /// Losses of write access that each node is about to carry out; the effect after them shows the reason.
     lowered: FxHashMap<NodeId, Vec<Effect>>,
     contents: FirstContents,
-    /// How many each home has told of a transaction.
+    /// How many readers each home has told of a transaction.
     told: FxHashMap<(NodeId, u64), usize>,
     /// How many diffs of each node have yet to be performed.
     unperformed: FxHashMap<NodeId, usize>,
@@ -132,7 +132,7 @@ struct Planted {
 }
 
 impl Planted {
-    /// What becomes of losses of the right to store and the effect behind them.
+    /// Decides what happens to losses of write access and the effect after them.
     fn lower(&self, lowered: Vec<Effect>, next: Effect) -> Vec<Effect> {
         match (self.mutant, &next) {
             (Mutant::KeepWritingAfterRelease, Effect::Diff { .. })
@@ -142,7 +142,7 @@ impl Planted {
         }
     }
 
-    /// Woken threads go on with the next thing that their node does; their wakes by the engine come to nothing.
+    /// Wakes threads with the next effect of their node; the engine's own wakes have no effect.
     fn wake_at_once(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
         let theirs: Vec<Ticket> =
             self.woken.iter().filter(|(at, _)| *at == node).map(|(_, ticket)| *ticket).collect();
@@ -154,7 +154,8 @@ impl Planted {
         effects
     }
 
-    /// Whether the node has diffs that have yet to be performed; notes what the message tells of that.
+    /// Returns true if the node has diffs that have yet to be performed; records what the message tells of
+    /// them.
     fn awaits_diffs(&mut self, from: NodeId, to: NodeId, message: &Message<'_>) -> bool {
         match message {
             Message::EagerDiffs { writer, diffs } if *writer == from => {

@@ -1,4 +1,5 @@
-//! Planted bugs of first touches ([`Placement::FirstTouch`](hiroba_wire::Placement)): memory stays right, but pages go to the wrong homes.
+//! Planted bugs of first touches ([`Placement::FirstTouch`](hiroba_wire::Placement)): memory stays right, but
+//! pages move to the wrong homes.
 
 use hiroba_base::NodeId;
 use hiroba_wire::{Limits, Message, PagesWanted};
@@ -8,9 +9,9 @@ use super::{Fate, Mutation};
 /// The catalogue of planted bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutant {
-    /// A request for pages that nobody has touched yet says that somebody has touched each.
+    /// A request for untouched pages claims that each has been touched.
     AheadIsTouch,
-    /// A request that somebody waits for says that nobody has touched the page yet.
+    /// A request that a thread waits for claims that the page has not been touched.
     TouchIsAhead,
 }
 

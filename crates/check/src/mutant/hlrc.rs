@@ -17,7 +17,7 @@ use crate::program::GRANULE_BYTES;
 pub enum Mutant {
     /// A lock's grant forgets its last write notice.
     DropNoticeOfGrant,
-    /// A lock leaves before the interval is closed that its last hold belongs to.
+    /// A lock is sent before the interval of its last hold is closed.
     GrantBeforeRelease,
     /// A barrier's departure forgets its last write notice.
     DropNoticeOfBarrier,
@@ -29,7 +29,7 @@ pub enum Mutant {
     DropRuns,
     /// The home does not apply diffs.
     SkipApply,
-    /// Two changed stretches are sent as one, with the unchanged bytes between them.
+    /// Two changed runs are sent as one, with the unchanged bytes between them.
     JoinRuns,
     /// The twin is all zero instead of a copy.
     ZeroTwin,
@@ -49,13 +49,13 @@ pub enum Mutant {
     PatchFrameOnly,
     /// Atomic additions are carried out twice at the home.
     AtomicTwice,
-    /// The home sends what the page held when it was first asked for.
+    /// The home sends the content that the page had when it was first requested.
     StaleContent,
-    /// The home answers at once, claiming the version that was asked for.
+    /// The home answers at once, claiming the requested version.
     IgnoreNeeded,
     /// Diffs leave their link's order.
     DiffsAstray,
-    /// Diffs come twice, the second time late.
+    /// Diffs arrive twice, the second time late.
     DiffsTwice,
     /// A condition variable's signal is lost.
     LoseSignal,
@@ -65,52 +65,52 @@ pub enum Mutant {
     DropKeptTwin,
     /// The host forgets one of the granules that were written.
     CollectForgets,
-    /// What lost its access counts as unwritten, whatever the program has stored.
+    /// A granule that lost its access counts as unwritten, whatever the program has stored.
     UnwrittenUnseen,
-    /// The host begins to note writes anew only after it has looked at all granules.
+    /// The host restarts recording writes only after it has examined all granules.
     CollectClearsLate,
-    /// Watched pages run free, and nobody notes writes to them.
+    /// Watched pages do not fault, and writes to them are not recorded.
     WatchWithoutNoting,
-    /// Writes to a home page are not noted any more once the page has been sent.
+    /// Writes to a home page are no longer recorded once the page has been sent.
     UnwatchShared,
-    /// A merged page is said to have been clean.
+    /// A merged page is reported as clean before.
     MergedClean,
-    /// A grant claims to be older than it is, and is not held back until the departure that its sender has
+    /// A grant claims to be older than it is, and is not deferred until the departure that its sender has
     /// seen.
     GrantCrossesDeparture,
-    /// A grant does not say that it tells of what came after an arrival.
+    /// A grant does not say that it contains what came after an arrival.
     ForgetBeyondArrival,
-    /// A block is given out again before the publication that came with it has been absorbed.
+    /// A block is allocated again before the publication that came with it has been absorbed.
     FreeOvertakesPublication,
-    /// A kept twin stays as it was instead of taking the diff.
+    /// A kept twin stays unchanged instead of taking the diff.
     TwinStays,
     /// A node arrives at a collective before the last thread of its team.
     TeamOneShort,
-    /// Of a long page only the first granule comes in.
+    /// Of a long page only the first granule is installed.
     TruncateInstall,
-    /// One-sided readers do not look at what the home has published.
+    /// One-sided readers do not check what the home has published.
     LookAway,
-    /// One-sided readers announce a page when they have copied it.
+    /// One-sided readers announce a page only after they have copied it.
     AnnounceLate,
     /// One-sided readers announce nothing.
     AnnounceNever,
     /// One-sided readers forget that diffs of their own may not have reached the home.
     OvertakeOwnDiffs,
-    /// A home hears of an announcement one interval late.
+    /// A home sees an announcement one interval late.
     TakeLate,
-    /// A home does not hear of a page's second announcement.
+    /// A home does not see a page's second announcement.
     TakeOnce,
     /// A home publishes an interval before it applies the diffs.
     PublishEarly,
     /// A home publishes one interval more than it has applied.
     PublishTooMuch,
-    /// Of pages that come together the first and the last are exchanged.
+    /// Of pages that arrive together the first and the last are exchanged.
     ExchangeContents,
-    /// What a node tells for those below it lacks the last write notice.
+    /// What a node reports for its subtree lacks the last write notice.
     DropNoticeOfSubtree,
-    /// A node claims that all below it have seen what any of them has.
+    /// A node claims that all of its subtree have seen what any of them has.
     SubtreeSeesAlike,
-    /// A node lets those below it go when they have all come to it.
+    /// A node releases its subtree when all of it has arrived.
     DepartSubtreeEarly,
 }
 
@@ -167,7 +167,7 @@ impl Mutant {
         Mutant::DepartSubtreeEarly,
     ];
 
-    /// Whether the bug is one of one-sided reading.
+    /// Returns true if the bug is one of one-sided reading.
     pub fn is_one_sided(self) -> bool {
         matches!(
             self,
@@ -182,7 +182,7 @@ impl Mutant {
         )
     }
 
-    /// Whether the bug can be planted where writes are tracked so.
+    /// Returns true if the bug can be planted under this way of tracking writes.
     pub fn concerns(self, tracking: WriteTracking) -> bool {
         match self {
             Mutant::SkipProtectAtRelease => tracking == WriteTracking::Fault,
@@ -199,7 +199,7 @@ impl Mutant {
         }
     }
 
-    /// The bug, ready to be planted.
+    /// Returns the bug, ready to be planted.
     pub fn plant(self) -> Box<dyn Mutation> {
         Box::new(Planted {
             mutant: self,
@@ -219,11 +219,11 @@ struct Planted {
     twins: FxHashMap<(NodeId, PageId), Vec<u8>>,
     contents: FirstContents,
     rights: Rights,
-    /// What each node asked for last.
+    /// What each node requested last.
     requested: FxHashMap<(NodeId, PageId), VersionVector>,
-    /// Announcements that a home will hear of next time.
+    /// Announcements that a home will see next time.
     announced: FxHashMap<NodeId, Vec<PageId>>,
-    /// Those that it has heard of before.
+    /// Those that it has seen before.
     announced_once: FxHashSet<(NodeId, PageId)>,
     unapplied: Unapplied,
 }
@@ -232,7 +232,7 @@ fn claim_one_more(timestamp: &mut VectorTimestamp, node: NodeId) {
     timestamp.advance(node, timestamp.get(node) + 1);
 }
 
-/// What a node knew before it closed its last interval.
+/// Returns what a node knew before it closed its last interval.
 fn without_last_interval(knowledge: &Knowledge, of: NodeId) -> Knowledge {
     let mut knowledge = knowledge.clone();
     let last = knowledge.timestamp.get(of);
@@ -251,7 +251,7 @@ fn has_below(node: NodeId, limits: &Limits) -> bool {
 }
 
 impl Planted {
-    /// Applications come after what the node publishes next.
+    /// Makes applications come after what the node publishes next.
     fn publish_early(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
         match self.unapplied.keep_back(node, effect) {
             None => Vec::new(),
@@ -496,7 +496,7 @@ impl Mutation for Planted {
             (Mutant::DiffsAstray, Message::Diffs { .. }) => Fate::Astray,
             (Mutant::DiffsTwice, Message::Diffs { .. }) => Fate::Twice { late: true },
             (Mutant::LoseSignal, Message::CondSignal { .. }) => Fate::LOST,
-            // They have gone.
+            // They were released before.
             (Mutant::DepartSubtreeEarly, Message::Depart { .. }) if from != NodeId::ZERO => Fate::LOST,
             _ => self.alter(from, to, message, limits),
         }

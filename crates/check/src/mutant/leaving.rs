@@ -1,4 +1,4 @@
-//! Planted bugs of hosts that are short of memory, and whose copies leave.
+//! Planted bugs of hosts that are short of memory and evict copies.
 
 use hiroba_base::{Access, NodeId, PageId, PageRange};
 use hiroba_protocol::{Effect, WriteTracking};
@@ -8,29 +8,35 @@ use super::Mutation;
 /// The catalogue of planted bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutant {
-    /// The program keeps its access to what leaves.
+    /// The program keeps its access to evicted pages.
     KeepAccess,
-    /// The program keeps its access to a page that others write, until the page's diff has been made.
+    /// The program keeps its access to a page that others write until the page's diff has been made.
     AccessUntilDiff,
-    /// A frame is given up only when the page has come again.
+    /// A frame is given up only after the page has come again.
     GiveUpLate,
-    /// What was noted as written counts as unwritten when it leaves.
+    /// Granules recorded as written count as unwritten when they are evicted.
     UnwrittenUnseen,
-    /// Of pages that leave together the neighbour's frame is given up, too.
+    /// Of pages that are evicted together the neighbour's frame is given up, too.
     GiveUpNeighbour,
+    /// The frame of a home page is given up without saving its content.
+    GiveUpHome,
+    /// A home page keeps the program's access when it is evicted.
+    KeepAccessToHome,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 5] = [
+    pub const ALL: [Mutant; 7] = [
         Mutant::KeepAccess,
         Mutant::AccessUntilDiff,
         Mutant::GiveUpLate,
         Mutant::UnwrittenUnseen,
         Mutant::GiveUpNeighbour,
+        Mutant::GiveUpHome,
+        Mutant::KeepAccessToHome,
     ];
 
-    /// Whether the bug can be planted where writes are tracked so.
+    /// Returns true if the bug can be planted under this way of tracking writes.
     pub fn concerns(self, tracking: WriteTracking) -> bool {
         match self {
             Mutant::UnwrittenUnseen => tracking == WriteTracking::Async,
@@ -39,7 +45,7 @@ impl Mutant {
         }
     }
 
-    /// The bug, ready to be planted.
+    /// Returns the bug, ready to be planted.
     pub fn plant(self) -> Box<dyn Mutation> {
         Box::new(Planted { mutant: self, kept_back: Vec::new() })
     }
@@ -47,12 +53,12 @@ impl Mutant {
 
 struct Planted {
     mutant: Mutant,
-    /// What is yet to be done, and where.
+    /// What has yet to be done, and where.
     kept_back: Vec<(NodeId, PageRange)>,
 }
 
 impl Planted {
-    /// What was kept back of these pages.
+    /// Takes what was deferred for these pages.
     fn take(&mut self, node: NodeId, holds: impl Fn(PageId) -> bool) -> Vec<PageRange> {
         let is_due = |kept: &mut (NodeId, PageRange)| kept.0 == node && kept.1.iter().any(&holds);
         self.kept_back.extract_if(.., is_due).map(|(_, pages)| pages).collect()
@@ -95,6 +101,10 @@ impl Mutation for Planted {
             (Mutant::GiveUpNeighbour, Effect::GiveUp { pages }) if pages.first.0 > 0 => {
                 let first = PageId(pages.first.0 - 1);
                 vec![Effect::GiveUp { pages: PageRange { first, count: pages.count + 1 } }]
+            }
+            (Mutant::GiveUpHome, Effect::PageOut { pages }) => vec![Effect::GiveUp { pages }],
+            (Mutant::KeepAccessToHome, Effect::PageOut { pages }) => {
+                vec![Effect::Protect { pages, access: Access::Write }, Effect::PageOut { pages }]
             }
             (_, effect) => vec![effect],
         }

@@ -22,17 +22,17 @@ pub enum Mutant {
     SkipProtectAtRelease,
     /// Diffs are applied in the reverse order.
     ReverseOrder,
-    /// Diffs do not say what they build on.
+    /// Diffs do not name the version that they build on.
     ForgetVersions,
     /// A writer answers as if it had changed nothing.
     LeaveWriterOut,
     /// The last run of diffs of an answer is lost.
     DropRuns,
-    /// A reader asks for what it holds already, too.
+    /// A reader also requests what it already has.
     AskFromTheBeginning,
-    /// A reader asks for one interval less than it needs.
+    /// A reader requests one interval less than it needs.
     AskForTooLittle,
-    /// The diff of an interval that has ended is made after others' have been applied.
+    /// The diff of an interval that has ended is made after others' diffs have been applied.
     OwnDiffLate,
     /// Others' diffs are applied to the frame, not to the twin.
     ApplyFrameOnly,
@@ -40,21 +40,21 @@ pub enum Mutant {
     TwinStays,
     /// The twin is all zero instead of a copy.
     ZeroTwin,
-    /// Who asks for a copy of a page that is being written gets it as it is.
+    /// A node that requests a copy of a page that is being written gets it as it is.
     SendFrame,
     /// The home's copy is always the first that it sent.
     StaleCopy,
-    /// The home's copy claims an interval more than it holds.
+    /// The home's copy claims an interval more than it contains.
     ClaimTooMuch,
-    /// The home says that it holds what it was asked to hold before it does.
+    /// The home says that it has the requested intervals before it does.
     CollectEarly,
     /// A writer that has forgotten its diffs answers as if it had changed nothing.
     ForgetSilently,
     /// Atomic additions are carried out twice at the home.
     AtomicTwice,
-    /// The home does not bring its copy up to date before it operates.
+    /// The home does not update its copy before it operates.
     OperateOnStaleWord,
-    /// The operating node is not told of the operation's interval.
+    /// The operating node does not learn of the operation's interval.
     ForgetOperation,
 }
 
@@ -85,7 +85,7 @@ impl Mutant {
         Mutant::ForgetOperation,
     ];
 
-    /// The bug, ready to be planted in a cluster.
+    /// Returns the bug, ready to be planted in a cluster.
     pub fn plant(self) -> Box<dyn Mutation> {
         Box::new(Planted {
             mutant: self,
@@ -107,15 +107,15 @@ struct Planted {
     unapplied: Unapplied,
     /// A comparison that each node has yet to make.
     late: FxHashMap<NodeId, Effect>,
-    /// What each node asked a home to hold last.
+    /// The intervals that each node last requested of a home.
     requested: FxHashMap<(NodeId, PageId), VersionVector>,
-    /// Pages of which each node has asked for diffs, and applied none since.
+    /// Pages of which each node has requested diffs, and applied none since.
     asking: FxHashSet<(NodeId, PageId)>,
-    /// How long pages with twins are.
+    /// The lengths of pages with twins.
     page_bytes: FxHashMap<PageId, u32>,
 }
 
-/// A version that names one interval alone.
+/// Returns a version with only one interval.
 fn only(writer: NodeId, seq: u64) -> VersionVector {
     let mut version = VersionVector::new();
     version.advance(writer, seq);
@@ -131,7 +131,7 @@ impl Planted {
             .collect()
     }
 
-    /// Holds the comparison before applications back until they are over.
+    /// Defers the comparison before applications until they are over.
     fn compare_late(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
         match effect {
             Effect::Diff { page, .. } if self.asking.contains(&(node, page)) => {

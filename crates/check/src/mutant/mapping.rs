@@ -12,21 +12,21 @@ use crate::program::GRANULE_BYTES;
 pub enum Mutant {
     /// Writers keep a copy beside the mapping.
     KeepCopy,
-    /// One node maps the frames of another than the home.
+    /// One node maps the frames of a node other than the home.
     MapAnother,
     /// On one node runs lack their last page.
     CutShort,
     /// Runs begin a page too early: that page may have another home.
     BeginEarly,
-    /// A node asks for a copy of a mapped page.
+    /// A node requests a copy of a mapped page.
     AskForCopy,
-    /// A writer notices a mapped page when it has changed another.
+    /// A writer makes a notice for a mapped page when it has changed another.
     Notice,
     /// A twin is made of a mapped page.
     MakeTwin,
     /// Access to a mapped page is taken away.
     TakeAccess,
-    /// The latest store to another node's frame may arrive there after the release that it came before.
+    /// The latest store to another node's frame may arrive there after the release that follows it.
     StoreLingers,
 }
 
@@ -44,7 +44,7 @@ impl Mutant {
         Mutant::StoreLingers,
     ];
 
-    /// The bug, ready to be planted in a cluster.
+    /// Returns the bug, ready to be planted in a cluster.
     pub fn plant(self) -> Box<dyn Mutation> {
         Box::new(Planted { mutant: self, mapped: None })
     }
@@ -56,7 +56,7 @@ struct Planted {
     mapped: Option<PageId>,
 }
 
-/// The node whose host is at fault, where only one is.
+/// The node with the erroneous host, if only one has it.
 const GUILTY: NodeId = NodeId(1);
 
 impl Planted {
@@ -65,7 +65,7 @@ impl Planted {
         match self.mutant {
             Mutant::KeepCopy if node != home => vec![Effect::Protect { pages, access: Access::Write }],
             Mutant::MapAnother if node == GUILTY => {
-                // Of two nodes at least, each is another than one of the two.
+                // Of at least two nodes, each differs from one of these two.
                 let another = if home == NodeId::ZERO { GUILTY } else { NodeId::ZERO };
                 vec![Effect::MapHome { pages, home: another }]
             }
@@ -86,7 +86,7 @@ impl Planted {
         }
     }
 
-    /// What a node tells of its own intervals, with one page more.
+    /// Adds a page to what a node tells about its own intervals.
     fn with_notice(&self, from: NodeId, knowledge: &Knowledge) -> Knowledge {
         let mut knowledge = knowledge.clone();
         for notice in knowledge.notices.iter_mut().filter(|notice| notice.node == from) {

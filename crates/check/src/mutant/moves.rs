@@ -10,29 +10,29 @@ use super::{Fate, Mutation};
 /// The catalogue of planted bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutant {
-    /// A node's word that it has heard overtakes diffs that it has sent before.
+    /// A node's acknowledgement of a move overtakes diffs that it has sent before.
     HeardOvertakesDiffs,
-    /// A node's word that it has heard counts for two.
+    /// A node's acknowledgement of a move counts twice.
     HeardTwice,
-    /// A node's word that it has heard is lost.
+    /// A node's acknowledgement of a move is lost.
     LoseHeard,
-    /// The next home claims one interval of each writer more than it holds.
+    /// The next home claims one interval of each writer more than it has.
     ClaimHeld,
     /// The last home does not send what the next one lacks.
     SkipContent,
     /// The last home sends the content that it had when it first sent the page.
     StaleContent,
-    /// The last home claims one interval of each writer more than it holds.
+    /// The last home claims one interval of each writer more than it has.
     HandOverTooMuch,
     /// The last home forgets one writer's intervals.
     HandOverTooLittle,
     /// Pages that are to rest keep their access.
     SkipRest,
-    /// A departure does not say which pages have other homes.
+    /// A departure does not list the pages that have other homes.
     ForgetMoves,
-    /// A departure sends pages to other homes than all others.
+    /// One departure moves pages to other homes than the others do.
     MoveAstray,
-    /// The pages are handed over before their contents have left, and the contents go astray.
+    /// The pages are handed over before their contents are sent, and the contents go astray.
     ContentAstray,
 }
 
@@ -53,7 +53,7 @@ impl Mutant {
         Mutant::ContentAstray,
     ];
 
-    /// The bug, ready to be planted in a cluster.
+    /// Returns the bug, ready to be planted in a cluster.
     pub fn plant(self) -> Box<dyn Mutation> {
         Box::new(Planted { mutant: self, contents: Default::default(), hands_over: false })
     }
@@ -62,7 +62,7 @@ impl Mutant {
 struct Planted {
     mutant: Mutant,
     contents: FirstContents,
-    /// The message that left last handed pages over.
+    /// Whether the last message that was sent handed pages over.
     hands_over: bool,
 }
 

@@ -11,35 +11,35 @@ use super::{Fate, Mutation};
 /// The catalogue of planted bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutant {
-    /// A node says that it has given its copy up, and keeps it.
+    /// A node says that it has given its copy up, but keeps it.
     KeepCopy,
-    /// It gives the copy up some time after it has said so.
+    /// A node gives its copy up some time after it has said so.
     GiveUpLate,
-    /// The owner goes on writing after it has given a copy away.
+    /// The owner continues to write after it has given a copy away.
     KeepWritingWhenSharing,
-    /// The owner goes on using the page after it has handed it over.
+    /// The owner continues to use the page after it has handed it over.
     KeepPageWhenHandingOver,
-    /// The owner stops writing only when it has sent the copy.
+    /// The owner stops writing only after it has sent the copy.
     ShareBeforeProtecting,
-    /// The owner stops using the page only when it has sent it.
+    /// The owner stops using the page only after it has sent it.
     HandOverBeforeProtecting,
-    /// The new owner is not told who has copies.
+    /// The new owner does not learn which nodes have copies.
     ForgetCopyset,
-    /// The new owner is not told of one of those who have copies.
+    /// The new owner does not learn of one of the nodes with copies.
     ForgetOneReader,
-    /// A copy is not invalidated, and counted as if.
+    /// A copy is not invalidated, but counted as invalidated.
     SkipInvalidation,
-    /// The owner writes before those who have copies have answered.
+    /// The owner writes before the nodes with copies have answered.
     WriteBeforeAnswers,
-    /// The page's content is what it was when it was sent first.
+    /// The page's content is that of its first sending.
     StaleContent,
     /// The page's content is sent as never written.
     ZeroContent,
-    /// Of a page of several granules only the first is taken in.
+    /// Of a page of several granules only the first is installed.
     TruncateInstall,
     /// A copy may be written.
     WritableCopy,
-    /// A page that is owned overtakes its own content.
+    /// The ownership of a page overtakes its content.
     OwnershipOvertakesContent,
     /// An answer to an invalidation is lost.
     LoseAnswer,
@@ -66,7 +66,7 @@ impl Mutant {
         Mutant::LoseAnswer,
     ];
 
-    /// The bug, ready to be planted in a cluster.
+    /// Returns the bug, ready to be planted in a cluster.
     pub fn plant(self) -> Box<dyn Mutation> {
         Box::new(Planted {
             mutant: self,
@@ -79,14 +79,14 @@ impl Mutant {
 
 struct Planted {
     mutant: Mutant,
-    /// A loss of access that each node is about to carry out: why shows with the node's next effect.
+    /// A loss of access that each node is about to carry out; the node's next effect shows the reason.
     lowered: FxHashMap<NodeId, Effect>,
-    /// A loss of access that comes late.
+    /// A loss of access that is delayed.
     late: FxHashMap<NodeId, Effect>,
     contents: FirstContents,
 }
 
-/// Why a page loses access.
+/// The reason why a page loses access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
     GivesUp,
@@ -113,7 +113,7 @@ fn reason(lowered: &Effect, next: &Effect) -> Reason {
 }
 
 impl Planted {
-    /// What becomes of a loss of access and the effect behind it.
+    /// Decides what happens to a loss of access and the effect after it.
     fn lower(&mut self, node: NodeId, lowered: Effect, next: Effect) -> Vec<Effect> {
         match (self.mutant, reason(&lowered, &next)) {
             (Mutant::KeepCopy, Reason::GivesUp)
@@ -138,7 +138,7 @@ impl Mutation for Planted {
             return effects;
         }
         match (self.mutant, effect) {
-            // A loss of access always has a message behind it.
+            // A loss of access is always followed by a message.
             (_, effect @ (Effect::Protect { access: Access::None, .. } | Effect::Invalidate { .. })) => {
                 self.lowered.insert(node, effect);
             }

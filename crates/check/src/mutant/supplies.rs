@@ -12,13 +12,14 @@ use crate::program::GRANULE_BYTES;
 /// The catalogue of planted bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutant {
-    /// A supply claims one interval of its home more than it holds.
+    /// A supply claims one interval of its home more than it contains.
     ClaimHomes,
-    /// A supply claims what its reader has written, too: so the reader does not see that its diff crossed it.
+    /// A supply also claims what its reader has written, so that the reader does not notice that its diff
+    /// crossed it.
     ClaimReaders,
-    /// A supply claims all that anybody has written.
+    /// A supply claims everything that any node has written.
     ClaimAll,
-    /// A supply has the content of the one before.
+    /// A supply has the content of the previous one.
     StaleContent,
     /// A supply of several pages has them in another order.
     ExchangeContents,
@@ -26,9 +27,9 @@ pub enum Mutant {
     SkipInstall,
     /// Of pages that are installed together only the first is.
     TruncateInstall,
-    /// A supply is laid over a page that its reader has written, instead of being merged.
+    /// A supply overwrites a page that its reader has written, instead of being merged.
     Overwrite,
-    /// A page is sent ahead before its home's changes are: its content is cut off at half.
+    /// A page is sent before all of its home's changes: the second half of its content is zero.
     HalfContent,
 }
 
@@ -46,7 +47,7 @@ impl Mutant {
         Mutant::HalfContent,
     ];
 
-    /// The bug, ready to be planted in a cluster.
+    /// Returns the bug, ready to be planted in a cluster.
     pub fn plant(self) -> Box<dyn Mutation> {
         Box::new(Planted { mutant: self, contents: FxHashMap::default() })
     }
@@ -54,7 +55,7 @@ impl Mutant {
 
 struct Planted {
     mutant: Mutant,
-    /// What was sent ahead last, of each page and to each reader.
+    /// What was last sent ahead, of each page and to each reader.
     contents: FxHashMap<(NodeId, PageId), Vec<u8>>,
 }
 
@@ -71,7 +72,7 @@ impl Planted {
         }
     }
 
-    /// The pages all are one granule long.
+    /// All pages are one granule long.
     fn alter_content(&mut self, to: NodeId, copies: &[PageCopy], content: &[u8]) -> Vec<u8> {
         let mut pages: Vec<Vec<u8>> = content.chunks(GRANULE_BYTES as usize).map(<[u8]>::to_vec).collect();
         let sent = copies.iter().filter(|copy| !copy.is_zero);

@@ -1,4 +1,4 @@
-//! Wrongs that planted bugs of several protocols do.
+//! Errors that planted bugs of several protocols make.
 
 use hiroba_base::{Access, NodeId, PageId, PageSet};
 use hiroba_protocol::{Effect, NewContent};
@@ -7,28 +7,28 @@ use rustc_hash::FxHashMap;
 
 use crate::program::GRANULE_BYTES;
 
-/// Where only an engine's effects are seen: with these limits what is about pages and versions can be
-/// decoded, which suffices.
+/// Limits for code that sees only an engine's effects: with these, pages and versions can be decoded, which
+/// suffices.
 pub(super) const WIDE_LIMITS: Limits =
     Limits { nodes: u16::MAX, region_granules: u64::MAX, granule_bytes: GRANULE_BYTES };
 
-/// What each page held when it was first sent.
+/// The content of each page when it was first sent.
 #[derive(Default)]
 pub(super) struct FirstContents(FxHashMap<PageId, Option<Vec<u8>>>);
 
 impl FirstContents {
-    /// That instead of what it holds now.
+    /// Returns that content instead of the present one.
     pub(super) fn instead_of(&mut self, page: PageId, content: Option<&[u8]>) -> Option<Vec<u8>> {
         self.0.entry(page).or_insert_with(|| content.map(<[u8]>::to_vec)).clone()
     }
 }
 
-/// What each node's granules allow, as far as effects have said.
+/// What each node's granules allow, according to the effects so far.
 #[derive(Default)]
 pub(super) struct Rights(FxHashMap<(NodeId, PageId), Access>);
 
 impl Rights {
-    /// Whether the effect takes the right to write away and leaves the right to read; notes what it gives and
+    /// Returns true if the effect takes write access away and leaves read access; records what it gives and
     /// takes.
     pub(super) fn lowers(&mut self, node: NodeId, effect: &Effect) -> bool {
         let (granules, access) = match effect {
@@ -48,7 +48,8 @@ impl Rights {
 pub(super) struct Unapplied(FxHashMap<NodeId, Vec<Effect>>);
 
 impl Unapplied {
-    /// Keeps an application back until the node does something else: that, and what was kept back before it.
+    /// Defers an application until the node does something else; then returns that, and what was deferred
+    /// before it.
     pub(super) fn keep_back(&mut self, node: NodeId, effect: Effect) -> Option<(Vec<Effect>, Effect)> {
         let unapplied = self.0.entry(node).or_default();
         if matches!(effect, Effect::Apply { .. }) {
@@ -59,7 +60,7 @@ impl Unapplied {
     }
 }
 
-/// An atomic addition is carried out twice.
+/// Carries out an atomic addition twice.
 pub(super) fn add_twice(effect: Effect) -> Effect {
     match effect {
         Effect::Atomic { page, offset, operation: AtomicOperation::FetchAdd(delta) } => {
@@ -69,7 +70,7 @@ pub(super) fn add_twice(effect: Effect) -> Effect {
     }
 }
 
-/// Of what comes in together only the first granule does.
+/// Installs only the first granule of what arrives together.
 pub(super) fn truncate_install(effect: Effect) -> Effect {
     match effect {
         Effect::Install { mut pages, mut content, merge, fetched, prefetched } if pages.count > 1 => {
@@ -89,7 +90,7 @@ pub(super) fn without_last(mut granules: PageSet) -> PageSet {
     granules
 }
 
-/// The last write notice lacks its last page.
+/// Removes the last page from the last write notice.
 pub(super) fn without_last_page(mut knowledge: Knowledge) -> Knowledge {
     if let Some(notice) = knowledge.notices.last_mut() {
         notice.pages = without_last(std::mem::take(&mut notice.pages));
@@ -98,14 +99,14 @@ pub(super) fn without_last_page(mut knowledge: Knowledge) -> Knowledge {
     knowledge
 }
 
-/// Runs that cover everything between the first and the last changed byte.
+/// Returns runs that cover everything between the first and the last changed byte.
 pub(super) fn joined(frame: &[u8], twin: &[u8]) -> Vec<u8> {
     let differs = |index: &usize| frame[*index] != twin[*index];
     let (Some(first), Some(last)) = ((0..frame.len()).find(differs), (0..frame.len()).rev().find(differs))
     else {
         return Vec::new();
     };
-    // A run is written by encoding a page that differs from another one in exactly these bytes.
+    // A run is made by encoding a page that differs from another one in exactly these bytes.
     let other: Vec<u8> = frame
         .iter()
         .enumerate()

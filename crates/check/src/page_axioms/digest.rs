@@ -1,4 +1,4 @@
-//! The first reading of a run: what nodes have done that others are judged by.
+//! The first pass over a run: collects what nodes have done by which others are checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +8,13 @@ use rustc_hash::FxHashMap;
 
 use crate::execution::Run;
 
-/// Of each node the latest interval seen.
+/// The latest interval seen of each node.
 pub(super) type Timestamp = Vec<IntervalSeq>;
 
-/// A record of a run.
+/// The place of a record in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Whose.
+    /// The node.
     pub node: NodeId,
     /// Its index among the node's records.
     pub record: usize,
@@ -30,11 +30,11 @@ impl core::fmt::Display for Place {
 pub(super) struct Interval<'a> {
     pub(super) seq: IntervalSeq,
     pub(super) record: usize,
-    /// Very many pages are told of in several pieces.
+    /// A very large set of pages is recorded in several pieces.
     pub(super) pages: Vec<&'a PageSet>,
 }
 
-/// A message as one end tells of it.
+/// A message as one end recorded it.
 #[derive(Clone, Copy)]
 pub(super) struct Parcel {
     pub(super) record: usize,
@@ -51,17 +51,17 @@ pub(super) struct Applied {
 
 #[derive(Default)]
 pub(super) struct NodeDigest<'a> {
-    /// By ascending number, if the node counts well.
+    /// In ascending order, if the node numbers them correctly.
     pub(super) intervals: Vec<Interval<'a>>,
-    /// Lengths of the diffs of each interval that are not empty; of a page of which there are several, of all together.
+    /// Lengths of the nonempty diffs of each interval; several diffs of one page are added up.
     pub(super) diffs: FxHashMap<(PageId, IntervalSeq), u32>,
     /// By page and writer, in the order of the records.
     pub(super) applied: FxHashMap<(PageId, NodeId), Vec<Applied>>,
-    /// By receiver.
+    /// Messages by receiver.
     pub(super) sent: FxHashMap<NodeId, Vec<Parcel>>,
-    /// How many messages came, by sender.
+    /// The number of messages received, by sender.
     pub(super) received: FxHashMap<NodeId, usize>,
-    /// The records that tell of moves of a page. All nodes tell of the same moves in the same order.
+    /// The records of moves of a page. All nodes record the same moves in the same order.
     moves: FxHashMap<PageId, Vec<usize>>,
     /// By epoch: what the node had seen when it arrived there.
     pub(super) arrivals: BTreeMap<u64, Timestamp>,
@@ -79,7 +79,7 @@ impl<'a> NodeDigest<'a> {
         self.intervals.last().map_or(0, |interval| interval.seq)
     }
 
-    /// The latest interval that was closed before one of the node's records; 0 if none was.
+    /// Returns the latest interval that was closed before one of the node's records; 0 if none was.
     pub(super) fn last_interval_before(&self, record: usize) -> IntervalSeq {
         let end = self.intervals.partition_point(|interval| interval.record < record);
         end.checked_sub(1).map_or(0, |last| self.intervals[last].seq)
@@ -90,12 +90,12 @@ impl<'a> NodeDigest<'a> {
         Some(&self.intervals[found])
     }
 
-    /// How often a page had moved when the node wrote this record, as far as it had heard.
+    /// Returns how many times a page had moved when the node wrote this record, as far as it knew.
     pub(super) fn moves_before(&self, page: PageId, record: usize) -> usize {
         self.moves.get(&page).map_or(0, |moves| moves.partition_point(|other| *other < record))
     }
 
-    /// The intervals after `from` through `through`.
+    /// Returns the intervals after `from` through `through`.
     pub(super) fn between(&self, from: IntervalSeq, through: IntervalSeq) -> &[Interval<'_>] {
         let first = self.intervals.partition_point(|interval| interval.seq <= from);
         let end = self.intervals.partition_point(|interval| interval.seq <= through);
@@ -103,7 +103,7 @@ impl<'a> NodeDigest<'a> {
     }
 }
 
-/// What a run's nodes say of themselves.
+/// What a run's nodes recorded about themselves.
 pub(super) struct Digest<'a> {
     pub(super) nodes: Vec<NodeDigest<'a>>,
     pub(super) acquired: FxHashMap<(LockId, u64), Place>,
@@ -111,15 +111,16 @@ pub(super) struct Digest<'a> {
     pub(super) released: FxHashMap<(LockId, u64), (Place, Option<Timestamp>)>,
     /// By sender, receiver and number.
     pub(super) published: FxHashMap<(NodeId, NodeId, u64), Timestamp>,
-    /// Holds that were taken or given up twice.
+    /// Holds that were acquired or released twice.
     pub(super) repeated: Vec<(Place, &'static str, LockId, u64)>,
     regions: BTreeMap<PageId, &'a Event>,
-    /// Of pages that have moved, where they have moved to, as anybody tells.
+    /// The nodes that pages have moved to, according to any node.
     moved: FxHashMap<PageId, BTreeSet<NodeId>>,
     granule_bytes: u32,
 }
 
-/// A call that makes something known, and what its node had seen then. What the call's own thread closes meanwhile belongs to it.
+/// A call that makes something known, and what its node had seen then. Intervals that the call's own thread
+/// closes meanwhile belong to the call.
 struct Call {
     activity: Activity,
     seen: Timestamp,
@@ -216,7 +217,8 @@ impl<'a> Digest<'a> {
                         *digest.diffs.entry((page, *seq)).or_default() += bytes;
                     }
                     digest.close(*seq, record, pages);
-                    // What the thread closes when that is made known already, for homes that move, is not.
+                    // Intervals that the thread closes after this was made known, for homes that move, do not
+                    // belong to it.
                     let has_yet_to_end =
                         |call: &&mut Call| makes_known(call.activity) && call.ends.is_empty();
                     if let Some(call) = calls.open.last_mut().filter(has_yet_to_end) {
@@ -242,7 +244,7 @@ impl<'a> Digest<'a> {
                 _ => {}
             }
         }
-        // Made in an interval that never ended.
+        // The diff belongs to an interval that never ended.
         let open = self.nodes[node.index()].last_interval() + 1;
         for (page, bytes) in diffs {
             *self.nodes[node.index()].diffs.entry((page, open)).or_default() += bytes;
@@ -263,7 +265,7 @@ impl<'a> Digest<'a> {
         }
     }
 
-    /// Something that ends a call: now, or a moment ago.
+    /// Handles an event that ends a call, now or a moment ago.
     fn end(&mut self, node: NodeId, calls: &mut Calls, end: End) {
         if let Some(call) = calls.open.iter_mut().rev().find(|call| end.fits(call.activity)) {
             call.ends.push(end);
@@ -297,18 +299,18 @@ impl<'a> Digest<'a> {
         }
     }
 
-    /// Whether the page had several homes.
+    /// Returns true if the page had several homes.
     pub(super) fn has_moved(&self, page: PageId) -> bool {
         self.moved.contains_key(&page)
     }
 
-    /// All homes that a page had, the first one first.
+    /// Returns all homes that a page had, the first one first.
     pub(super) fn homes_of(&self, page: PageId) -> impl Iterator<Item = NodeId> + '_ {
         let first = self.home_of(page).map(|(home, _)| home);
         first.into_iter().chain(self.moved.get(&page).into_iter().flatten().copied())
     }
 
-    /// Whether another protocol than the run's keeps the page coherent, whose axioms are others.
+    /// Returns true if a protocol other than the run's, with other axioms, keeps the page coherent.
     pub(super) fn is_under_another(&self, page: PageId) -> bool {
         let region = self.regions.range(..=page).next_back();
         region.is_some_and(
@@ -316,7 +318,8 @@ impl<'a> Digest<'a> {
         )
     }
 
-    /// The first home of a page and how many granules it has, if it was allocated under the run's protocol.
+    /// Returns the first home of a page and its number of granules, if it was allocated under the run's
+    /// protocol.
     pub(super) fn home_of(&self, page: PageId) -> Option<(NodeId, u64)> {
         let (_, region) = self.regions.range(..=page).next_back()?;
         let Event::Region { page_size, protocol, .. } = region else { return None };
@@ -328,7 +331,7 @@ impl<'a> Digest<'a> {
     }
 }
 
-/// Raises a node's entry; one of a node that does not exist is left to the judge.
+/// Raises a node's entry. The check itself reports a node that does not exist.
 pub(super) fn raise(seen: &mut Timestamp, node: NodeId, seq: IntervalSeq) {
     if let Some(entry) = seen.get_mut(node.index()) {
         *entry = seq.max(*entry);

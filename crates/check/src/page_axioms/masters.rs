@@ -1,12 +1,14 @@
-//! The reading of a run under sequential consistency: who might touch which page when.
+//! The pass over a run under sequential consistency: which node might touch which page when.
 //!
-//! Read first: Li, Hudak, *Memory Coherence in Shared Virtual Memory Systems*, ACM TOCS 7(4), 1989 (while one may write a page nobody else may
-//! read it); Lamport, *Time, Clocks, and the Ordering of Events in a Distributed System*, CACM 21(7), 1978, and Mattern, *Virtual Time and Global States
-//! of Distributed Systems*, 1989, for what is before what.
+//! Read first: Li, Hudak, *Memory Coherence in Shared Virtual Memory Systems*, ACM TOCS 7(4), 1989 (while one
+//! may write a page nobody else may read it); Lamport, *Time, Clocks, and the Ordering of Events in a
+//! Distributed System*, CACM 21(7), 1978, and Mattern, *Virtual Time and Global States of Distributed
+//! Systems*, 1989, for what is before what.
 //!
-//! Clocks of different nodes mean nothing. What says that one node's access ended before another's began are messages: those of the
-//! protocol, or any others. So all nodes' records are read together, each message after it was sent, with a vector clock for each node that
-//! counts the changes of access of all nodes that are before its next record.
+//! Clocks of different nodes cannot be compared. Only messages, those of the protocol or any others, show
+//! that one node's access ended before another's began. So all nodes' records are read together, each message
+//! after it was sent, with a vector clock for each node that counts the changes of access of all nodes that
+//! are before its next record.
 
 use std::collections::VecDeque;
 
@@ -18,19 +20,19 @@ use super::digest::Digest;
 use super::{Axiom, Breach, Findings, Place, Rules};
 use crate::execution::Run;
 
-/// Pages whose access changes in one record, at most: this protocol changes that of one.
+/// The maximum number of pages whose access changes in one record; this protocol changes that of one.
 const PAGES_AT_ONCE_MAX: u64 = 512;
 
-/// What happened so many times at each node is before.
+/// For each node, how many of its events came before.
 type Clock = Vec<u64>;
 
-/// A node's access to a page: what it is now, and when it was last as much.
+/// A node's access to a page: the present one, and when it last had more.
 #[derive(Clone, Copy, Default)]
 struct Use {
     now: Access,
     /// The record of the last change.
     record: usize,
-    /// The node's own count when it could not read it any more, and when it could not write it any more.
+    /// The node's own count when it could no longer read the page, and when it could no longer write it.
     read_until: u64,
     written_until: u64,
 }
@@ -40,16 +42,16 @@ struct Masters<'a> {
     digest: &'a Digest<'a>,
     rules: &'a Rules<'a>,
     findings: &'a mut Findings,
-    /// By node, the next record.
+    /// The next record, by node.
     next: Vec<usize>,
     clocks: Vec<Clock>,
-    /// By sender and receiver: what was before the messages that are under way.
+    /// By sender and receiver: what was before the messages in flight.
     links: FxHashMap<(NodeId, NodeId), VecDeque<Clock>>,
     /// By page, the nodes whose access to it has changed.
     pages: FxHashMap<PageId, Vec<(NodeId, Use)>>,
 }
 
-/// Convicts nodes that might touch a page while another might write it.
+/// Reports nodes that might touch a page while another might write it.
 pub(super) fn judge(run: &Run, digest: &Digest<'_>, rules: &Rules<'_>, findings: &mut Findings) {
     let nodes = run.nodes.len();
     let (next, clocks) = (vec![0; nodes], vec![vec![0; nodes]; nodes]);
@@ -64,14 +66,14 @@ impl Masters<'_> {
             for node in self.run.ids() {
                 has_read |= self.read_on(node, false);
             }
-            // Somebody waits for a message that nobody is known to have sent: of what was before it nothing is known.
+            // A node waits for a message without a known sender; nothing is known of what was before it.
             if !has_read && !self.run.ids().any(|node| self.read_on(node, true)) {
                 return;
             }
         }
     }
 
-    /// Reads the node's records up to one that must wait, or `past` that one. Whether there was any.
+    /// Reads the node's records up to one that must wait, or `past` that one. Returns true if it read any.
     fn read_on(&mut self, node: NodeId, mut past: bool) -> bool {
         let records = &self.run.nodes[node.index()].records;
         let first = self.next[node.index()];
@@ -100,7 +102,7 @@ impl Masters<'_> {
         self.next[node.index()] > first
     }
 
-    /// The node may know of anything: it is convicted of nothing that others did before this.
+    /// Assumes that the node knows everything, so that it is not blamed for what others did before this.
     fn believe_all(&mut self, node: NodeId) {
         let counts: Vec<u64> = self.clocks.iter().enumerate().map(|(index, clock)| clock[index]).collect();
         self.clocks[node.index()] = counts;
@@ -149,7 +151,7 @@ impl Masters<'_> {
         }
     }
 
-    /// A node is given access to a page: a writer suffers no reader, and a reader no writer.
+    /// Checks an access that a node gets: a writer excludes readers, and a reader excludes writers.
     fn compare(&mut self, place: Place, page: PageId, access: Access) {
         let clock = &self.clocks[place.node.index()];
         let others = self.pages[&page].iter().filter(|(user, _)| *user != place.node);
@@ -166,7 +168,7 @@ impl Masters<'_> {
             format!("node {other}'s may {its} it since its record {changed}")
         } else {
             format!(
-                "node {other}'s might {its} it until its record {changed} or before, of which nothing has come here"
+                "node {other}'s might {its} it until its record {changed} or before, of which no message has arrived here"
             )
         };
         self.convict(place, || format!("the program may {mine} {page} from here on, but {theirs}"));

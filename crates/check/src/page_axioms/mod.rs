@@ -1,12 +1,13 @@
-//! The judge of pages: does what the nodes did to pages keep the protocol's duties?
+//! The checker of pages: checks that what the nodes did to pages fulfils the protocol's duties.
 //!
-//! Read first: Keleher, Cox, Zwaenepoel, *Lazy Release Consistency for Software Distributed Shared Memory*, ISCA 1992 (intervals, write
-//! notices), and Zhou, Iftode, Li, OSDI 1996 (homes).
+//! Read first: Keleher, Cox, Zwaenepoel, *Lazy Release Consistency for Software Distributed Shared Memory*,
+//! ISCA 1992 (intervals, write notices), and Zhou, Iftode, Li, OSDI 1996 (homes).
 //!
-//! Nobody records the single accesses of an ordinary program. But each node records its page facts: what it let its program do with which
-//! page, which intervals its frames hold, which intervals it closed and which it has seen. A run is right if the facts
-//! fit together as the [`Axiom`]s of its protocol say. Each node's records are in the order in which things took effect there; between nodes
-//! only messages, holds of locks, meetings and publications order anything, and no axiom rests on more.
+//! The single accesses of an ordinary program are not recorded. But each node records its page facts: which
+//! access it gave its program to which page, which intervals its frames contain, which intervals it closed
+//! and which it has seen. A run is right if the facts fit together as the [`Axiom`]s of its protocol say.
+//! Each node's records are in the order in which actions took effect there. Between nodes only messages,
+//! holds of locks, meetings and publications order anything, and no axiom assumes more.
 
 mod digest;
 mod masters;
@@ -25,35 +26,36 @@ use crate::axioms::EXPLAINED_MAX;
 use crate::execution::Run;
 use crate::program::GRANULE_BYTES;
 
-/// A duty.
+/// A duty of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Axiom {
     /// The k-th message that came from a node is the k-th that it sent there.
     Messages,
-    /// A lock's holds follow each other: each turn is acquired once, after the one before it was released.
+    /// A lock's holds follow each other: each turn is acquired once, after the previous one was released.
     Holds,
-    /// Who gets a lock has seen all that its last holder had seen.
+    /// A node that gets a lock has seen everything that its last holder had seen.
     HoldsTell,
-    /// A meeting is left only when all nodes have come to it.
+    /// A meeting is left only after all nodes have arrived.
     Meetings,
-    /// Who leaves a meeting has seen all that any node had seen when it came.
+    /// A node that leaves a meeting has seen everything that any node had seen when it arrived.
     MeetingsTell,
-    /// Where a publication takes effect, all is seen that its sender had seen.
+    /// When a publication takes effect, everything that its sender had seen is seen.
     PublicationsTell,
-    /// A node's intervals are numbered 1, 2, 3, …, and nobody sees one that was not closed.
+    /// A node's intervals are numbered 1, 2, 3, …, and an interval is seen only if it was closed.
     Intervals,
-    /// A page that a seen interval wrote may be read only where the frame holds that interval.
+    /// A page that a seen interval wrote may be read only if the frame contains that interval.
     Visibility,
-    /// A frame holds what its home held when it sent the page: intervals that were closed and whose diffs were applied there, and
-    /// all of the reader's own.
+    /// A frame contains what its home's frame contained when it sent the page: intervals that were closed and
+    /// whose diffs were applied there, and all of the reader's own.
     Versions,
-    /// The diffs of an interval are applied at their homes once, whole and in the writer's order.
+    /// The diffs of an interval are applied at their homes once, completely and in the writer's order.
     Diffs,
     /// While one node may write a page, no other may touch it.
     OneWriter,
-    /// A frame is said to hold only intervals that were closed, and that wrote its page.
+    /// A frame is claimed to contain only intervals that were closed and that wrote its page.
     Claims,
-    /// The same where an interval makes several of one page (automatic update): only all of them together are the interval's.
+    /// The same if an interval makes several diffs of one page (automatic update): only all of them together
+    /// form the interval's diff.
     DiffsInPieces,
 }
 
@@ -63,22 +65,22 @@ impl fmt::Display for Axiom {
             Axiom::Messages => "messages arrive as they were sent",
             Axiom::Holds => "a lock's holds follow each other",
             Axiom::HoldsTell => "a lock brings what its last holder had seen",
-            Axiom::Meetings => "nobody leaves a meeting before all have come",
-            Axiom::MeetingsTell => "a meeting brings what everybody had seen",
+            Axiom::Meetings => "no node leaves a meeting before all have arrived",
+            Axiom::MeetingsTell => "a meeting brings what all nodes had seen",
             Axiom::PublicationsTell => "a publication brings what its sender had seen",
             Axiom::Intervals => "intervals are counted, and seen only when they were closed",
-            Axiom::Visibility => "what a node may read holds every interval that it has seen",
-            Axiom::Versions => "a frame holds what its home held",
+            Axiom::Visibility => "a page that a node may read contains every interval that it has seen",
+            Axiom::Versions => "a frame contains what its home's contained",
             Axiom::Diffs | Axiom::DiffsInPieces => "diffs are applied once, whole and in order",
-            Axiom::OneWriter => "who may write a page is the only one who may touch it",
-            Axiom::Claims => "a frame holds what was written",
+            Axiom::OneWriter => "a node that may write a page is the only one that may touch it",
+            Axiom::Claims => "a frame contains only what was written",
         })
     }
 }
 
-/// Eager release consistency. A release ends when its diffs are performed, so acquires tell of no intervals,
-/// and pages have no versions: only what is synchronised can be judged by records of pages. What loads return
-/// is judged byte by byte, in simulated runs and in litmus programs.
+/// Eager release consistency. A release ends when its diffs are performed, so acquires carry no intervals and
+/// pages have no versions: records of pages only allow checking the synchronisation. What loads return is
+/// checked byte by byte, in simulated runs and in litmus programs.
 const ERC: &[Axiom] = &[Axiom::Messages, Axiom::Holds, Axiom::Meetings];
 
 /// Home-based lazy release consistency.
@@ -95,10 +97,11 @@ const HLRC: &[Axiom] = &[
     Axiom::Diffs,
 ];
 
-/// Sequential consistency: nothing is told, so that nobody need have seen anything.
+/// Sequential consistency: nothing is told, so that no node need have seen anything.
 const SC: &[Axiom] = &[Axiom::Messages, Axiom::Holds, Axiom::Meetings, Axiom::OneWriter];
 
-/// Lazy release consistency whose diffs stay with their writers: any node's frame may be behind, and diffs come from anywhere.
+/// Lazy release consistency whose diffs stay with their writers: any node's frame may be behind, and diffs
+/// come from any node.
 const LRC: &[Axiom] = &[
     Axiom::Messages,
     Axiom::Holds,
@@ -111,7 +114,8 @@ const LRC: &[Axiom] = &[
     Axiom::Claims,
 ];
 
-/// Automatic update release consistency: as home-based LRC, but for diffs that leave before their interval ends.
+/// Automatic update release consistency: as home-based LRC, except for diffs that are sent before their
+/// interval ends.
 const AURC: &[Axiom] = &[
     Axiom::Messages,
     Axiom::Holds,
@@ -125,7 +129,7 @@ const AURC: &[Axiom] = &[
     Axiom::DiffsInPieces,
 ];
 
-/// The axioms that runs of a protocol are held to.
+/// Returns the axioms that runs of a protocol must satisfy.
 pub fn axioms_of(protocol: Protocol) -> &'static [Axiom] {
     match protocol {
         Protocol::Sc => SC,
@@ -136,12 +140,12 @@ pub fn axioms_of(protocol: Protocol) -> &'static [Axiom] {
     }
 }
 
-/// What the judge must know of a run beside its records.
+/// What the checker must know about a run beside its records.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
-    /// What it is held to.
+    /// The axioms to check.
     pub axioms: &'a [Axiom],
-    /// Nodes read pages from each other's frames, so no message tells when.
+    /// Whether nodes read pages from each other's frames, so that no message tells when.
     pub one_sided: bool,
     /// Bytes of a granule.
     pub granule_bytes: u32,
@@ -150,24 +154,24 @@ pub struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    /// The rules of a simulated run of HLRC.
+    /// Returns the rules of a simulated run of HLRC.
     pub fn hlrc(one_sided: bool) -> Rules<'static> {
         Rules { axioms: HLRC, one_sided, granule_bytes: GRANULE_BYTES, message_kinds: &[] }
     }
 
-    /// The rules of a simulated run of a protocol whose nodes meet in messages only.
+    /// Returns the rules of a simulated run of a protocol whose nodes only exchange messages.
     pub fn of(protocol: Protocol) -> Rules<'static> {
         Rules { axioms: axioms_of(protocol), ..Rules::hlrc(false) }
     }
 
-    /// The rules of a simulated run of lazy release consistency without homes.
+    /// Returns the rules of a simulated run of lazy release consistency without homes.
     pub fn lrc() -> Rules<'static> {
         Rules { axioms: LRC, one_sided: false, granule_bytes: GRANULE_BYTES, message_kinds: &[] }
     }
 }
 
 impl Rules<'_> {
-    /// The rules of a simulated run of AURC.
+    /// Returns the rules of a simulated run of AURC.
     pub fn aurc(one_sided: bool) -> Rules<'static> {
         Rules { axioms: AURC, ..Rules::hlrc(one_sided) }
     }
@@ -181,29 +185,29 @@ impl Rules<'_> {
     }
 }
 
-/// A duty that was neglected: a fault of Hiroba's.
+/// A violated duty: an error in Hiroba.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breach {
-    /// Which.
+    /// The axiom.
     pub axiom: Axiom,
-    /// Where it shows.
+    /// The place where it shows.
     pub place: Place,
-    /// Who wrote, who should have known, by which chain.
+    /// Which node wrote, which should have known, and by which chain.
     pub explanation: String,
 }
 
-/// What the judge found.
+/// The result of the check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Breaches, the one with the shortest explanation first; at most [`EXPLAINED_MAX`].
     pub breaches: Vec<Breach>,
-    /// How many there are in all.
+    /// The number of breaches.
     pub breaches_found: usize,
-    /// What it has looked at.
+    /// What was checked.
     pub counts: Counts,
 }
 
-/// What the judge has looked at.
+/// Counts of what was checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Messages that were compared with what was sent.
@@ -214,13 +218,14 @@ pub struct Counts {
     pub meetings: usize,
     /// Intervals that were closed.
     pub intervals: usize,
-    /// Times that a node saw that an interval had written a page.
+    /// How many times a node saw that an interval had written a page.
     pub notices: usize,
     /// Versions of frames that were compared with their homes'.
     pub versions: usize,
     /// Diffs that were applied.
     pub diffs: usize,
-    /// Times that a node was given more access to a page, and that was held against all other nodes.
+    /// How many times a node got more access to a page, which was then compared with the access of all other
+    /// nodes.
     pub grants: usize,
 }
 
@@ -236,7 +241,7 @@ impl Findings {
     }
 }
 
-/// Judges a run.
+/// Checks a run.
 pub fn judge(run: &Run, rules: &Rules<'_>) -> Findings {
     let digest = Digest::of(run, rules.granule_bytes);
     let mut findings = Findings::default();
@@ -259,7 +264,7 @@ pub fn judge(run: &Run, rules: &Rules<'_>) -> Findings {
     findings
 }
 
-/// How one node came to know of an interval of another, told backwards; see [`Watcher`].
+/// Explains how one node learned of an interval of another, in reverse; see [`Watcher`].
 fn told(
     run: &Run,
     digest: &Digest<'_>,

@@ -1,4 +1,4 @@
-//! The second reading: one node's records in their order, against what the others have said.
+//! The second pass: one node's records in order, compared with what the others recorded.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::digest::{Applied, Digest, Timestamp, raise};
 use super::{Axiom, Breach, Findings, Place, Rules, told};
 use crate::execution::Run;
 
-/// What may run free, as runs of granules: where each begins, where it ends, and what.
+/// The accesses that do not fault, as runs of granules: where each begins, where it ends, and which.
 #[derive(Default)]
 struct AccessMap(BTreeMap<PageId, (PageId, Access)>);
 
@@ -38,7 +38,7 @@ impl AccessMap {
         }
     }
 
-    /// The most that some granule of `page` allows.
+    /// Returns the most that some granule of `page` allows.
     fn most(&self, granules: PageRange) -> Access {
         let before = self.0.range(..granules.first).next_back();
         let before = before.filter(|(_, (end, _))| *end > granules.first).map(|(_, (_, access))| *access);
@@ -47,15 +47,15 @@ impl AccessMap {
     }
 }
 
-/// Whether a message of this kind brings a lock.
+/// Returns true if a message of this kind brings a lock.
 fn is_grant(kind: MessageKind) -> bool {
     Message::KINDS.get(usize::from(kind.0)) == Some(&"LockGrant")
 }
 
-/// A message: its sender, its kind, and how many had come from there before.
+/// A message: its sender, its kind, and how many had arrived from there before.
 pub(super) type Told = (NodeId, MessageKind, usize);
 
-/// When a node saw interval `seq` of `writer`, at `at` or before, and by which message.
+/// Returns when a node saw interval `seq` of `writer`, at `at` or before, and by which message.
 pub(super) fn learned(
     run: &Run,
     at: Place,
@@ -97,20 +97,20 @@ pub(super) struct Watcher<'a> {
     record: usize,
     seen: Timestamp,
     access: AccessMap,
-    /// Which intervals of others the frames hold. A node's own are always in its own.
+    /// Which intervals of others the frames contain. A node's frames always contain its own intervals.
     holds: FxHashMap<PageId, VersionVector>,
-    /// Seen intervals that the frames do not hold.
+    /// Seen intervals that the frames do not contain.
     lacking: BTreeMap<PageId, VersionVector>,
     /// The latest interval of this node that wrote a page, with a diff for its home.
     own: FxHashMap<PageId, IntervalSeq>,
     received: FxHashMap<NodeId, usize>,
-    /// Of the latest interval of a node that has changed a page here, how many bytes of diffs.
+    /// The bytes of diffs of the latest interval of a node that has changed a page here.
     applied: FxHashMap<(PageId, NodeId), (IntervalSeq, u32)>,
-    /// Where pages have moved to, as far as the node has heard.
+    /// Where pages have moved to, as far as the node knows.
     moved: FxHashMap<PageId, NodeId>,
-    /// The grant of a lock that is being handled: who sent it, and in which record.
+    /// The grant of a lock that is being handled: its sender, and its record.
     grant: Option<(NodeId, usize)>,
-    /// What the threads are in: the sender where it is a message.
+    /// The activities of threads: the sender if it is a message.
     serving: FxHashMap<ThreadNumber, Vec<Option<NodeId>>>,
 }
 
@@ -230,7 +230,7 @@ impl<'a> Watcher<'a> {
         self.findings.counts.messages += 1;
         if !self.exists(from) {
             return self.convict(Axiom::Messages, |_| {
-                format!("a message from node {from}, which is none of the job's")
+                format!("a message from node {from}, which does not belong to the job")
             });
         }
         let sent =
@@ -265,7 +265,7 @@ impl<'a> Watcher<'a> {
             None if self.run.is_cut_off() => {}
             None => {
                 let holder = self.digest.acquired.get(&(lock, before));
-                let holder = holder.map_or("nobody took".to_owned(), |place| format!("{place} took"));
+                let holder = holder.map_or("no thread took".to_owned(), |place| format!("{place} took"));
                 self.convict(Axiom::Holds, |_| {
                     format!("lock {} is acquired in turn {turn}, but turn {before}, which {holder}, was never released", lock.0)
                 });
@@ -273,8 +273,8 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// A lock's last holder may have unlocked it long before it closed the interval and sent the lock: what
-    /// it had closed by then must be seen here.
+    /// A lock's last holder may have unlocked it long before it closed the interval and sent the lock.
+    /// Everything that it had closed by then must be seen here.
     fn look_at_grant(&mut self, lock: hiroba_base::LockId) {
         let Some((from, record)) = self.grant else { return };
         let closed = self.digest.nodes[from.index()].last_interval_before(record);
@@ -303,13 +303,13 @@ impl<'a> Watcher<'a> {
                 }
                 None if self.run.is_cut_off() => {}
                 None => self.convict(Axiom::Meetings, |_| {
-                    format!("left meeting {epoch}, to which node {other} never came")
+                    format!("left meeting {epoch}, which node {other} never reached")
                 }),
             }
         }
     }
 
-    /// What another node had seen when it made it known must be seen here.
+    /// Checks that this node has seen what another one had seen when it made it known.
     fn must_have_seen(&mut self, axiom: Axiom, known: &Timestamp, teller: NodeId, how: &str) {
         let missing = known.iter().zip(&self.seen).position(|(known, seen)| known > seen);
         if let Some(writer) = missing {
@@ -329,7 +329,7 @@ impl<'a> Watcher<'a> {
     fn see(&mut self, writer: NodeId, seq: IntervalSeq) {
         if !self.exists(writer) {
             return self.convict(Axiom::Intervals, |_| {
-                format!("intervals of node {writer}, which is none of the job's")
+                format!("intervals of node {writer}, which does not belong to the job")
             });
         }
         let digest = self.digest;
@@ -350,7 +350,7 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Where the page is homed, as far as the node has heard, and how many granules it has.
+    /// Returns where the page is homed, as far as the node knows, and its number of granules.
     fn home_of(&self, page: PageId) -> Option<(NodeId, u64)> {
         let (first, granules) = self.digest.home_of(page)?;
         Some((self.moved.get(&page).copied().unwrap_or(first), granules))
@@ -361,7 +361,8 @@ impl<'a> Watcher<'a> {
         if self.holds.get(&page).is_some_and(|held| held.get(writer) >= seq) {
             return;
         }
-        // The home needs nothing where no byte differed (an atomic word of its own was operated on), if every diff comes to it.
+        // The home needs nothing if no byte differed (an atomic word of its own was operated on), provided
+        // that every diff is sent to it.
         let empty = self.rules.axioms.contains(&Axiom::Diffs)
             && !self.digest.nodes[writer.index()].diffs.contains_key(&(page, seq));
         if home == self.node && (empty || writer == self.node) {
@@ -373,7 +374,7 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Pages that may be read from now on.
+    /// Checks pages that may be read from now on.
     fn look_at(&mut self, granules: PageRange) {
         let stale: Vec<PageId> =
             self.lacking.range(granules.first..granules.end()).map(|(page, _)| *page).collect();
@@ -390,7 +391,7 @@ impl<'a> Watcher<'a> {
             let chain = told(this.run, this.digest, this.rules, this.place(), writer, seq);
             format!(
                 "the program may read {page}, which node {writer} wrote in its interval {seq}; this node has seen that interval, \
-                 but its frame holds those of node {writer} through {held} only\n  {chain}"
+                 but its frame contains those of node {writer} only through {held}\n  {chain}"
             )
         });
     }
@@ -430,13 +431,14 @@ impl<'a> Watcher<'a> {
             let held = self.some_home_held(home, page, *writer, *seq, sent);
             if let Err(wrong) = held {
                 self.convict(Axiom::Versions, |_| {
-                    format!("{page} came as if it held interval {seq} of node {writer}, but {wrong}")
+                    format!("{page} came as if it contained interval {seq} of node {writer}, but {wrong}")
                 });
             }
         }
     }
 
-    /// As [`home_held`](Self::home_held); where the page has moved it took along what its homes held.
+    /// Does the same as [`home_held`](Self::home_held); a page that has moved took along what its homes
+    /// contained.
     fn some_home_held(
         &self,
         home: NodeId,
@@ -451,7 +453,7 @@ impl<'a> Watcher<'a> {
         if somewhere { Ok(()) } else { held(home, before) }
     }
 
-    /// What a frame is said to hold must have been written.
+    /// Checks that everything that a frame is claimed to contain was written.
     fn look_at_claims(&mut self, page: PageId, version: &VersionVector) {
         let digest = self.digest;
         for (writer, seq) in version.entries() {
@@ -463,13 +465,15 @@ impl<'a> Watcher<'a> {
                 interval.is_some_and(|interval| interval.pages.iter().any(|pages| pages.contains(page)));
             if !wrote {
                 self.convict(Axiom::Claims, |_| {
-                    format!("{page} is said to hold interval {seq} of node {writer}, which did not write it")
+                    format!(
+                        "{page} is claimed to contain interval {seq} of node {writer}, which did not write it"
+                    )
                 });
             }
         }
     }
 
-    /// Where the home handed out the message that is being handled.
+    /// Returns where the home sent the message that is being handled.
     fn sent_by(&self, home: NodeId) -> usize {
         let came = self.received.get(&home).copied().unwrap_or(0);
         let sent = self.digest.nodes[home.index()].sent.get(&self.node);
@@ -477,7 +481,7 @@ impl<'a> Watcher<'a> {
         parcel.map_or(usize::MAX, |parcel| parcel.record)
     }
 
-    /// Whether the home's frame held an interval before one of its records.
+    /// Checks that the home's frame contained an interval before one of its records.
     fn home_held(
         &self,
         home: NodeId,
@@ -515,7 +519,7 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Forgets what the frame holds by now.
+    /// Forgets what the frame contains by now.
     fn settle(&mut self, page: PageId) {
         if let Some(lacking) = self.lacking.get_mut(&page) {
             lacking.retain_beyond(&self.holds[&page]);
@@ -531,7 +535,8 @@ impl<'a> Watcher<'a> {
         let held = self.holds.entry(page).or_default();
         let before = held.get(writer);
         if !self.exists(writer) {
-            return self.convict(axiom, |_| format!("a diff of node {writer}, which is none of the job's"));
+            return self
+                .convict(axiom, |_| format!("a diff of node {writer}, which does not belong to the job"));
         }
         let made = self.digest.nodes[writer.index()].diffs.get(&(page, seq)).copied();
         let applied = self.applied.entry((page, writer)).or_default();
@@ -540,7 +545,8 @@ impl<'a> Watcher<'a> {
         }
         applied.1 += bytes;
         let applied = applied.1 + self.applied_before_moves(page, writer, seq);
-        // What an interval still under way changes nobody can hold it to; its end shows whether all has come.
+        // The size of an interval's diff is unknown while the interval is open; its end shows whether
+        // everything came.
         let is_whole = !self.rules.in_pieces() || applied >= made.unwrap_or(0);
         if is_whole {
             let held = self.holds.entry(page).or_default();
@@ -562,7 +568,8 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// What an interval has changed of a page in pieces: bytes of those that were applied at homes from which the page has come since.
+    /// Returns how many bytes of a page an interval has changed in pieces that were applied at earlier homes
+    /// of the page.
     fn applied_before_moves(&self, page: PageId, writer: NodeId, seq: IntervalSeq) -> u32 {
         if !self.rules.in_pieces() || !self.digest.has_moved(page) {
             return 0;
@@ -578,7 +585,7 @@ impl<'a> Watcher<'a> {
         others.sum()
     }
 
-    /// When all is read: diffs that came here and were not applied.
+    /// Checks at the end for diffs that arrived here and were not applied.
     fn look_back(&mut self) {
         if self.is_cut_off(self.node) {
             return;
@@ -602,13 +609,13 @@ impl<'a> Watcher<'a> {
             let sent = theirs.sent.get(&self.node).map_or(&[][..], |sent| sent.as_slice());
             let came = self.received.get(&writer).copied().unwrap_or(0);
             for ((page, seq), made) in &theirs.diffs {
-                // Where a page has moved, its first home may not be where the diff came.
+                // If a page has moved, its first home need not be where the diff came.
                 if digest.has_moved(*page) || digest.home_of(*page).is_none_or(|(home, _)| home != self.node)
                 {
                     continue;
                 }
                 let Some(interval) = theirs.interval(*seq) else { continue };
-                // The last of the interval's diffs for this home are what the writer sends it next.
+                // The last of the interval's diffs for this home is what the writer sends it next.
                 let must_come = sent.partition_point(|parcel| parcel.record < interval.record) + 1;
                 let applied = digest.nodes[self.node.index()].applied.get(&(*page, writer));
                 let pieces = applied.into_iter().flatten().filter(|applied| applied.seq == *seq);

@@ -1,5 +1,5 @@
-//! The protocol that adapts itself: what release consistency promises, whatever it chooses. What it chooses
-//! from has suites of its own: `moves.rs` for homes, `supplies.rs` for what is sent ahead.
+//! The adaptive protocol keeps the promises of release consistency, whatever it chooses. Its choices have
+//! suites of their own: `moves.rs` for homes, `supplies.rs` for pages that are sent ahead.
 
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, Options};
@@ -16,12 +16,12 @@ const SHAPES: [Shape; 3] = [
     Shape { team: 1, foreign: 2, publications: true, waits: false },
 ];
 
-/// With homes that move at the first occasion, and everything else that a seed chooses.
+/// Homes move at the first occasion; a seed chooses everything else.
 #[test]
 fn random_programs_keep_every_promise_under_the_adaptive_protocol() {
-    // In the last of them an order came to a home that had given the page away. It was kept for when this
-    // node would be the home again, which never was, and so was everything that its sender said to homes
-    // behind it.
+    // In the last seed an order reached a home that had given the page away. It was deferred until this node
+    // would be the home again, which never happened, and so was everything that its sender sent to homes
+    // afterwards.
     for seed in (0..800).chain([13_169]) {
         let kept = examine(&Case::under(Protocol::Adaptive, seed), None);
         kept.unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));

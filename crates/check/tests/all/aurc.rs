@@ -1,4 +1,5 @@
-//! Automatic update: what home-based release consistency promises, with diffs that leave at any time.
+//! Automatic update keeps the promises of home-based release consistency, with diffs that are sent at any
+//! time.
 
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options};
@@ -31,7 +32,7 @@ const SHAPES: [Shape; 4] = [
     Shape { team: 1, foreign: 2, publications: true, waits: false },
 ];
 
-/// A run, and what its loads show to be wrong.
+/// Runs a program, and returns what its loads show to be wrong.
 fn run(
     program: &Program,
     seed: u64,
@@ -52,7 +53,7 @@ fn run(
     Ok(ended)
 }
 
-/// What its page facts show to be wrong with a run.
+/// Returns what page facts show to be wrong with a run.
 fn breach(ended: &Ended, one_sided: bool) -> Option<String> {
     let findings = page_axioms::judge(&ended.run, &Rules::aurc(one_sided));
     findings.breaches.first().map(|breach| format!("{}: {}", breach.axiom, breach.explanation))
@@ -106,7 +107,7 @@ fn the_same_where_nodes_read_each_others_frames_and_writes_are_noted() {
     explore(WAYS[3], programs(), 2 * SEEDS);
 }
 
-/// As many seeds as `HIROBA_CHECK_SEEDS` says, or so many, beginning with `HIROBA_CHECK_FIRST`.
+/// Returns as many seeds as `HIROBA_CHECK_SEEDS` says, else `count`, beginning with `HIROBA_CHECK_FIRST`.
 fn seeds(count: u64) -> std::ops::Range<u64> {
     let asked = |name: &str| std::env::var(name).ok().map(|value| value.parse().expect("a number"));
     let first = asked("HIROBA_CHECK_FIRST").unwrap_or(0);
@@ -115,7 +116,7 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 
 fn examine(seed: u64) -> Result<(), String> {
     let (way, shape) = (WAYS[seed as usize % 4], SHAPES[seed as usize / 4 % 4]);
-    // The lossy network carries no messages of a node to itself, which publications between its threads are.
+    // The lossy network carries no messages of a node to itself, such as publications between its threads.
     let is_lossy = seed.is_multiple_of(16) && !shape.publications;
     let network = if is_lossy { NetworkChoice::Lossy } else { NetworkChoice::Shuffled };
     let ended = run(&generate(seed, shape), seed, way, network, None)?;
@@ -135,7 +136,7 @@ fn random_programs_behave_as_on_one_machine() {
     }
 }
 
-/// Who notices first, and what: a litmus program for preference.
+/// Returns what catches the bug first, preferably a litmus program.
 fn noticed(way: (WriteTracking, bool), mutant: Option<Mutant>) -> Option<String> {
     let run = |program: &Program, seed| run(program, seed, way, NetworkChoice::Shuffled, mutant);
     by_litmus(programs(), 0..SEEDS / 2, |litmus, seed| shown(litmus, run(&litmus.program, seed)))

@@ -22,7 +22,7 @@ const SHAPES: [Shape; 3] = [
     Shape { team: 1, foreign: 2, publications: true, waits: false },
 ];
 
-/// What programs run under.
+/// The conditions of a run.
 #[derive(Clone, Copy, Debug)]
 struct Under {
     tracking: WriteTracking,
@@ -57,19 +57,19 @@ impl Under {
         }
     }
 
-    /// The same of a program that must keep its promises.
+    /// Runs a program that must keep its promises.
     fn kept(self, program: &Program, seed: u64) -> Ended {
         self.run(program, seed, None).unwrap_or_else(|wrong| panic!("{self:?}, seed {seed}: {wrong}"))
     }
 }
 
-/// How many messages of a kind a node has sent.
+/// Returns how many messages of a kind a node has sent.
 fn sent(ended: &Ended, node: usize, kind: &str) -> usize {
     let is_meant = |event: &Event| matches!(event, Event::Sent { kind: sent, .. } if Message::KINDS[usize::from(sent.0)] == kind);
     ended.run.nodes[node].records.iter().filter(|record| is_meant(&record.event)).count()
 }
 
-/// How often homes moved, as node 0 tells.
+/// Returns how many times homes moved, according to node 0.
 fn moves(ended: &Ended) -> u64 {
     let records = ended.run.nodes[0].records.iter();
     records.map(|record| if let Event::Moved { pages, .. } = &record.event { pages.len() } else { 0 }).sum()
@@ -83,8 +83,8 @@ fn in_teams(scripts: impl IntoIterator<Item = Vec<Instruction>>) -> Vec<Script> 
     scripts.into_iter().enumerate().map(|(node, code)| Script::team(node as u16, code)).collect()
 }
 
-/// Node 2 initialises a page that is homed on node 0; from then on node 1 writes it, and all read it now and
-/// then.
+/// Node 2 initialises a page that is homed on node 0; from then on node 1 writes it, and all read it at
+/// intervals.
 fn initialised_elsewhere(phases: u64) -> Program {
     let script = |me: u64| {
         let mut code = Vec::new();
@@ -124,7 +124,7 @@ fn who_writes_alone_becomes_home_at_the_first_barrier_and_sends_nothing() {
     }
 }
 
-/// All write words of their own in one page, all the time.
+/// All nodes write words of their own in one page, all the time.
 fn falsely_shared(phases: u64) -> Program {
     let script = |me: u64| {
         let phase = |phase| vec![store(Address::word(0, me as u32), phase + 100 * me), barrier()];
@@ -175,7 +175,7 @@ fn a_page_that_two_nodes_write_in_turn_comes_to_rest() {
 }
 
 /// Node 1 leaves a lock idle and waits at a barrier with what it has written since. Threads outside the teams
-/// take the lock, read what it was about, and write words of their own, on the home, on the writer and
+/// take the lock, read what it protects, and write words of their own, on the home, on the writer and
 /// elsewhere.
 fn lock_left_idle() -> Program {
     let (locked, plain) = (Address::word(0, 0), Address::word(0, 1));
@@ -214,7 +214,7 @@ fn who_gets_a_lock_from_a_node_that_waits_finds_all_that_it_is_told_of() {
     }
 }
 
-/// Threads outside the teams write words of their own in a page that node 1 claims, while its nodes wait at
+/// Threads outside the teams write words of their own in a page that node 1 claims, while their nodes wait at
 /// barriers.
 fn strangers() -> Program {
     let script = |me: u64| {
@@ -251,7 +251,7 @@ fn what_is_written_while_a_claim_is_under_way_is_neither_lost_nor_taken_back() {
     }
 }
 
-/// All operate on a word of a page of which node 1 writes another word in each phase.
+/// All nodes operate on a word of a page of which node 1 writes another word in each phase.
 fn words() -> Program {
     let word = Address::word(0, 7);
     let script = |me: u64| {
@@ -296,7 +296,7 @@ fn litmus_programs_show_nothing_forbidden() {
     }
 }
 
-/// Who notices first.
+/// Returns what catches the bug first.
 fn noticed(mutant: Option<Mutant>) -> Option<String> {
     let written =
         [initialised_elsewhere(8), falsely_shared(6), alternating(8), lock_left_idle(), strangers(), words()];

@@ -1,4 +1,4 @@
-//! A million synchronisations must not grow anything.
+//! A million synchronisations must not make anything grow.
 
 use hiroba_base::NodeId;
 use hiroba_check::cluster::{Cluster, NetworkChoice, Options};
@@ -9,28 +9,29 @@ use hiroba_protocol::lrc::Lrc;
 use hiroba_protocol::{Consistency, Protocol, WriteTracking};
 use hiroba_wire::Limits;
 
-/// The full count needs optimised code to take seconds.
+/// Only optimised code completes the full count in seconds.
 const ROUNDS: u64 = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
 const SAMPLES: u64 = 20;
 const NODES: u16 = 3;
 
-/// What makes a node's engine.
+/// Makes a node's engine.
 trait Engines: Fn(NodeId, Limits, WriteTracking) -> Consistency {}
 
 impl<F: Fn(NodeId, Limits, WriteTracking) -> Consistency> Engines for F {}
 
-/// Engines that keep diffs, a few at a time.
+/// Returns engines that keep diffs, a few at a time.
 fn homeless(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
     Consistency::new(me, limits, tracking, Box::new(Lrc::new().collecting_beyond(2000)))
 }
 
-/// What the engines remember: their histories' entries, and the length of all they hold when printed.
+/// Returns how much the engines remember: the entries of their histories, and the length of their printed
+/// state.
 fn remembered(cluster: &Cluster<Consistency>) -> (usize, usize) {
     let engines = || NodeId::all(NODES).map(|node| cluster.engine(node));
     (engines().map(Consistency::history_len).sum(), engines().map(|engine| format!("{engine:?}").len()).sum())
 }
 
-/// Runs until thread 0 has counted `ROUNDS`, sampling on the way.
+/// Runs until thread 0 has counted `ROUNDS`, taking samples on the way.
 fn stays_bounded(program: &Program, rounds: u64, engine: impl Engines, tracking: WriteTracking) {
     let options = Options {
         record: false,
@@ -55,7 +56,7 @@ fn stays_bounded(program: &Program, rounds: u64, engine: impl Engines, tracking:
     assert!(cluster.deliveries() >= 3 * ROUNDS, "the nodes hardly met: {} messages", cluster.deliveries());
     let history = samples.iter().map(|(history, _)| *history).max().unwrap_or(0);
     assert!(history <= 30, "the history holds {history} entries: {samples:?}");
-    // Numbers grow by digits; nothing else may.
+    // Numbers get more digits; nothing else may grow.
     let early = samples[1].1.max(samples[2].1);
     let late = samples.iter().map(|(_, length)| *length).max().unwrap_or(0);
     assert!(late <= early * 2 + 4000, "the engines' state grows: {samples:?}");

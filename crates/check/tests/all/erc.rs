@@ -21,11 +21,11 @@ use hiroba_wire::{Limits, Message};
 
 use crate::planted::{by_litmus, each_is_noticed};
 
-/// Litmus programs are run under so many seeds where homes stay, and under fewer where they move.
+/// The number of seeds for litmus programs if homes stay; fewer if they move.
 const SEEDS: u64 = 400;
 const SEEDS_MOVING: u64 = 60;
 
-/// A kind of the protocol.
+/// A variant of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Variant {
     mode: Mode,
@@ -40,7 +40,7 @@ fn variants() -> impl Iterator<Item = Variant> {
 
 impl Variant {
     fn engine(self) -> impl FnMut(NodeId, Limits, WriteTracking) -> Consistency {
-        // Programs of a few barriers show moves only if little is needed for one.
+        // Programs of a few barriers show moves only with a low threshold.
         let threshold = MoveThreshold { periods: 1, faults: 1, doublings_max: 2 };
         move |me, limits, tracking| {
             let protocol = Erc::new(self.mode).moving_homes(self.policy).moving_after(threshold);
@@ -53,7 +53,7 @@ fn options(seed: u64, network: NetworkChoice) -> Options {
     Options { network, steps_max: 50_000, ..Options::seeded(seed, WriteTracking::Fault) }
 }
 
-/// What is wrong with a run, if anything is.
+/// Returns what is wrong with a run, if anything.
 fn convicted(ended: &Ended, seed: u64) -> Option<String> {
     let execution = ended.execution();
     let verdict = judge(&execution).unwrap();
@@ -112,7 +112,8 @@ fn by_update_no_seed_shows_a_forbidden_outcome_and_some_seed_each_outcome_to_rea
     explore_litmus(Mode::Update);
 }
 
-/// As many seeds as `HIROBA_CHECK_SEEDS` says (over the lossy network, which is slow, a tenth of them), or so many.
+/// Explores as many seeds as `HIROBA_CHECK_SEEDS` says, else `seeds` (over the lossy network, which is slow,
+/// a tenth of them).
 fn explore(variant: Variant, shape: Shape, network: NetworkChoice, seeds: u64) {
     let asked = std::env::var("HIROBA_CHECK_SEEDS").ok().map(|seeds| seeds.parse().expect("a number"));
     let share = if network == NetworkChoice::Lossy { 10 } else { 1 };
@@ -132,7 +133,8 @@ fn explore_random_programs(mode: Mode) {
         ] {
             explore(variant, shape, NetworkChoice::Shuffled, 120);
             if !shape.publications {
-                // Over the link nobody sends to itself, as publications between threads of one node would here.
+                // Over the link no node sends to itself, as publications between threads of one node would
+                // here.
                 explore(variant, shape, NetworkChoice::Lossy, 10);
             }
         }
@@ -149,7 +151,7 @@ fn random_programs_without_races_behave_as_on_one_machine_by_update() {
     explore_random_programs(Mode::Update);
 }
 
-/// Counts what becomes of pages, and changes nothing.
+/// Counts what happens to pages, and changes nothing.
 #[derive(Clone, Default)]
 struct Counts {
     moves: Arc<AtomicUsize>,
@@ -212,7 +214,7 @@ fn a_page_goes_to_its_writer_once_and_stays_there() {
     }
 }
 
-/// A copy that was read once and never again.
+/// A copy is read once and never again.
 #[test]
 fn copies_that_nobody_reads_take_a_bounded_number_of_updates() {
     const ROUNDS: u64 = 60;
@@ -229,7 +231,7 @@ fn copies_that_nobody_reads_take_a_bounded_number_of_updates() {
     }
 }
 
-/// The messages of a program whose nodes touch nothing but pages of their own are those of its barriers.
+/// A program whose nodes touch only pages of their own sends only the messages of its barriers.
 #[test]
 fn pages_that_nobody_shares_cost_no_message() {
     let script = |node: u64, stores: u64| {
@@ -246,7 +248,7 @@ fn pages_that_nobody_shares_cost_no_message() {
     }
 }
 
-/// What is wrong with a run, if anything is.
+/// Returns what is wrong with a run, if anything.
 fn wrong(
     program: &Program,
     variant: Variant,
@@ -268,7 +270,7 @@ fn wrong(
     convicted(&ended, seed)
 }
 
-/// Homes that stay come first: most bugs have nothing to do with moves.
+/// Tries homes that stay first, since most bugs have nothing to do with moves.
 fn noticed(mutant: Option<Mutant>) -> Option<String> {
     let in_litmus = |variant: Variant| {
         by_litmus(catalogue(), 0..10, |litmus, seed| {

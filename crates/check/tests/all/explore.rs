@@ -1,4 +1,4 @@
-//! Every interleaving of small programs on two and three nodes, and the planted bugs that this finds.
+//! Every interleaving of small programs on two and three nodes, and the planted bugs that these show.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use hiroba_protocol::{Protocol, WriteTracking};
 
 use crate::model;
 
-/// Every interleaving of every scenario under a protocol: none goes wrong, and together they show just what they should.
+/// Checks every interleaving of every scenario under a protocol: none goes wrong, and together they show
+/// exactly the expected outcomes.
 fn every_interleaving_is_right(protocol: Protocol) {
     for tracking in trackings_of(protocol) {
         for scenario in
@@ -53,13 +54,30 @@ fn every_interleaving_under_automatic_update_is_right() {
     every_interleaving_is_right(Protocol::Aurc);
 }
 
+#[test]
+fn every_interleaving_under_the_adaptive_protocol_is_right() {
+    every_interleaving_is_right(Protocol::Adaptive);
+}
+
+/// By protocol, the test that explores it: a new protocol does not compile without one.
+const _: fn(Protocol) -> fn() = |protocol| match protocol {
+    Protocol::Sc => every_interleaving_under_sequential_consistency_is_right,
+    Protocol::Hlrc => every_interleaving_under_home_based_lazy_release_consistency_is_right,
+    Protocol::Lrc => every_interleaving_under_lazy_release_consistency_is_right,
+    Protocol::ErcInvalidate | Protocol::ErcUpdate => {
+        every_interleaving_under_eager_release_consistency_is_right
+    }
+    Protocol::Aurc => every_interleaving_under_automatic_update_is_right,
+    Protocol::Adaptive => every_interleaving_under_the_adaptive_protocol_is_right,
+};
+
 /// A planted bug that shows: what is wrong, and the way there if it went wrong on the way.
 struct Found {
     wrong: String,
     told: String,
 }
 
-/// What the first scenario shows in which a planted bug shows.
+/// Returns what the first scenario shows in which a planted bug shows.
 fn found(protocol: Protocol, plant: &Plant) -> Option<Found> {
     scenarios().into_iter().filter(|scenario| scenario.promises.contains(&promise_of(protocol))).find_map(
         |scenario| {
@@ -78,7 +96,8 @@ fn found(protocol: Protocol, plant: &Plant) -> Option<Found> {
     )
 }
 
-/// Those that no small program can show are in other suites: these pages are all of one granule, and nobody publishes.
+/// Bugs that no small program can show are in other suites: these pages all have one granule, and no thread
+/// publishes.
 #[test]
 fn planted_bugs_of_sequential_consistency_are_found() {
     let shown =
@@ -158,7 +177,7 @@ fn the_way_to_a_bug_can_be_read() {
         found(Protocol::Sc, &plant_sc(mutant::sc::Mutant::ForgetOneReader)).expect("it shows");
     println!("{told}{wrong}\n");
     assert!(told.contains("Ownership page 0, copies at []"), "who has a copy is forgotten");
-    assert!(wrong.contains("expected nobody else to have access to page 0"), "{wrong}");
+    assert!(wrong.contains("expected no other node to have access to page 0"), "{wrong}");
 
     let Found { wrong, told } =
         found(Protocol::Hlrc, &plant_hlrc(Mutant::DropNoticeOfGrant)).expect("it shows");

@@ -1,4 +1,4 @@
-//! Pages that go to the node that is the first to touch them, under every protocol.
+//! Pages move to the node that touches them first, under every protocol.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use hiroba_wire::{Limits, Placement};
 
 use crate::planted::{at_random, each_is_noticed};
 
-/// Those under which pages do go there.
+/// The protocols under which pages move there.
 const PLACING: [Protocol; 5] =
     [Protocol::Hlrc, Protocol::Aurc, Protocol::Adaptive, Protocol::ErcInvalidate, Protocol::ErcUpdate];
 
@@ -30,7 +30,7 @@ struct Under {
     one_sided: bool,
 }
 
-/// Whether nodes read each other's frames under it, where they can.
+/// Returns true if nodes read each other's frames under the protocol, if they can.
 fn reads_frames(protocol: Protocol) -> bool {
     matches!(protocol, Protocol::Hlrc | Protocol::Aurc | Protocol::Adaptive)
 }
@@ -43,10 +43,10 @@ fn ways(protocol: Protocol) -> impl Iterator<Item = Under> {
     })
 }
 
-/// Which page has come to which node.
+/// Which page has moved to which node.
 type Moved = Arc<Mutex<BTreeSet<(PageId, NodeId)>>>;
 
-/// Notes where pages go, besides what another one does.
+/// Records where pages move, in addition to what another mutation does.
 struct Noting {
     moved: Moved,
     mutation: Box<dyn Mutation>,
@@ -70,7 +70,8 @@ impl Mutation for Noting {
 }
 
 impl Under {
-    /// How it ended and what moved, or what is wrong with it. The program's regions are placed by first touch.
+    /// Returns how the run ended and what moved, or what is wrong with it. The program's regions are placed
+    /// by first touch.
     fn run(
         self,
         program: &Program,
@@ -115,8 +116,9 @@ impl Under {
     }
 }
 
-/// Of nine pages in blocks of three, node 0 stores to its first and loads from node 1's first two, node 1 stores to the third of its own and
-/// to node 2's first, and node 2 loads from the last of node 0's; and so they do for some phases.
+/// Of nine pages in blocks of three, node 0 stores to its first and loads from node 1's first two, node 1
+/// stores to its third and to node 2's first, and node 2 loads from node 0's last; this is repeated for some
+/// phases.
 fn touching() -> Program {
     let word = |page| Address::word(page, 3);
     let mut scripts = [vec![], vec![], vec![]];
@@ -142,7 +144,8 @@ fn pages_go_once_to_who_touches_them_first_and_no_others_move() {
     }
 }
 
-/// Node 0 goes through pages that node 1 touches one after the other, and fetches them ahead; node 2 reads what nobody wrote.
+/// Node 0 reads pages in a stream that node 1 touches one after the other, and fetches them ahead; node 2
+/// reads pages that were never written.
 fn reading_ahead() -> Program {
     const PAGES: u64 = 24;
     let word = |page| Address::word(page, 1);
@@ -194,7 +197,7 @@ const SHAPES: [Shape; 3] = [
     Shape { team: 1, foreign: 2, publications: true, waits: false },
 ];
 
-/// As many seeds as `HIROBA_CHECK_SEEDS` says, or 100, of each way and shape.
+/// Runs as many seeds as `HIROBA_CHECK_SEEDS` says, else 100, of each way and shape.
 #[test]
 fn random_programs_without_races_behave_as_on_one_machine() {
     let asked = std::env::var("HIROBA_CHECK_SEEDS").ok().map(|seeds| seeds.parse().expect("a number"));
@@ -222,7 +225,7 @@ fn planted_bugs_show_in_where_pages_go() {
         };
         assert!((0..20).any(lost), "{under:?}: nobody notices that touches are lost");
     }
-    // Under eager release consistency one message asks for one page at a node's behest, whatever it is for.
+    // Under eager release consistency one message requests one page for a node, whatever the purpose.
     for under in [Protocol::Hlrc, Protocol::Aurc, Protocol::Adaptive]
         .into_iter()
         .flat_map(ways)
@@ -237,7 +240,7 @@ fn planted_bugs_show_in_where_pages_go() {
     }
 }
 
-/// The way there is that of all moves, and so are the bugs.
+/// These moves work like all others, and so do the bugs.
 #[test]
 fn planted_bugs_of_moves_are_noticed_here_too() {
     each_is_noticed(moves::Mutant::ALL, |mutant| {

@@ -1,11 +1,12 @@
-//! The fuzz targets over the kept corpora and seeded mutations of them: what a stable compiler can do without libFuzzer.
+//! The fuzz targets over the kept corpora and seeded mutations of them, for a stable compiler without
+//! libFuzzer.
 
 use std::path::Path;
 
 use hiroba_base::{Prng, RngExt, seeded};
 use hiroba_check::fuzzing::{TARGETS, Target};
 
-/// Mutations of each example.
+/// The number of mutations of each example.
 const MUTATIONS: u32 = 20_000;
 
 fn corpus(target: &str) -> Vec<Vec<u8>> {
@@ -17,7 +18,7 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
     paths.iter().map(|path| std::fs::read(path).expect("a file of the corpus")).collect()
 }
 
-/// A few changes: bits, bytes of interest, stretches taken out, doubled, or taken from another example.
+/// Makes a few changes: bits, special bytes, and pieces removed, doubled, or taken from another example.
 fn mutate(random: &mut Prng, example: &[u8], other: &[u8]) -> Vec<u8> {
     let mut bytes = example.to_vec();
     for _ in 0..random.random_range(1..=4) {

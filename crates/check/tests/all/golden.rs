@@ -1,6 +1,9 @@
-//! Runs in a fixed order, held against kept text: each is to be read beside the paper whose example it follows.
+//! Runs in a fixed order, compared with kept text. Each is to be read beside the paper whose example it
+//! follows.
 //!
-//! `HIROBA_GOLDEN=write cargo test --release -p hiroba-check --test all golden::` writes the texts anew; look at what has changed.
+//! `HIROBA_GOLDEN=write cargo test --release -p hiroba-check --test all golden::` rewrites the texts; examine
+//! the changes.
+//! at what has changed.
 
 use std::path::PathBuf;
 
@@ -14,7 +17,7 @@ use hiroba_protocol::{Protocol, WriteTracking};
 const X: Address = Address::word(0, 0);
 const X2: Address = Address::word(0, 1);
 
-/// Holds the run against the text of this name; `about` stands at its head.
+/// Compares the run with the text of this name, which begins with `about`.
 fn golden(name: &str, protocol: Protocol, about: &[&str], scripts: &[&[Instruction]], turns: &[Turn]) {
     let program = Program::new(2, scripts.iter().map(|script| script.to_vec()));
     let told = trace(protocol, WriteTracking::Fault, &program, turns);
@@ -34,6 +37,19 @@ fn golden(name: &str, protocol: Protocol, about: &[&str], scripts: &[&[Instructi
             path.display(),
             line + 1
         );
+    }
+}
+
+/// A new protocol needs a golden trace.
+#[test]
+fn every_protocol_has_a_golden_trace() {
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let files = std::fs::read_dir(golden).expect("the golden traces can be listed");
+    let names: Vec<String> =
+        files.map(|file| file.expect("a file").file_name().to_string_lossy().into_owned()).collect();
+    for protocol in Protocol::ALL {
+        let prefix = format!("{}_", protocol.name().replace('-', "_"));
+        assert!(names.iter().any(|name| name.starts_with(&prefix)), "{}: none of {names:?}", protocol.name());
     }
 }
 

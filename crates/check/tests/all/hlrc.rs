@@ -1,6 +1,6 @@
-//! Home-based lazy release consistency, however writes are tracked: litmus programs, and planted bugs, each
-//! of which must be noticed. Homes that move are in `moves.rs`, what is anticipated in `supplies.rs`, page
-//! facts in `page_axioms.rs`.
+//! Home-based lazy release consistency under each way of tracking writes: litmus programs, and planted bugs,
+//! each of which must be caught. Moving homes are in `moves.rs`, anticipation in `supplies.rs`, page facts in
+//! `page_axioms.rs`.
 
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options};
@@ -26,7 +26,7 @@ const SHAPES: [Shape; 4] = [
     Shape { team: 1, foreign: 2, publications: true, waits: false },
 ];
 
-/// What is wrong with one seed's run, and which of the outcomes to reach it shows.
+/// Returns what is wrong with one seed's run, and which of the outcomes to reach it shows.
 fn examine(
     litmus: &Litmus,
     seed: u64,
@@ -103,7 +103,7 @@ fn loss_duplication_and_reordering_beneath_the_link_change_nothing() {
     }
 }
 
-/// A copy that rests may be written between the last look and the loss of its access.
+/// A copy that rests may be written between the last examination and the loss of its access.
 #[test]
 fn copies_that_rest_lose_nothing() {
     let at = |index: u32| Address::word(1 + 2 * u64::from(index % 4), index);
@@ -112,7 +112,7 @@ fn copies_that_rest_lose_nothing() {
         writer.push(store(at(index), u64::from(index) + 1));
         writer.push(add(1, 1));
         let here = writer.len();
-        // Wait for a while.
+        // The loop is a delay.
         writer.extend([add(0, 1), jump_unless(0, 800 * (u64::from(index) + 1), here)]);
     }
     writer.push(barrier());
@@ -152,7 +152,7 @@ fn run(
     }
 }
 
-/// Who notices first, and what: a litmus program for preference.
+/// Returns what catches the bug first, preferably a litmus program.
 fn noticed(tracking: WriteTracking, one_sided: bool, mutant: Option<Mutant>) -> Option<String> {
     let run = |program: &Program, seed| run(program, seed, tracking, one_sided, mutant);
     by_litmus(catalogue(), 0..100, |litmus, seed| shown(litmus, run(&litmus.program, seed)))

@@ -1,5 +1,5 @@
-//! Copies that leave because hosts are short of memory: at any moment, any copies. What is promised holds
-//! as without that, and planted bugs are noticed.
+//! Copies and home pages are evicted because hosts are short of memory, at any moment, any of them. The
+//! promises hold as before, and planted bugs are caught.
 
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, Ended, Options};
@@ -46,7 +46,7 @@ fn run(
     }
 }
 
-/// Who notices first, and what.
+/// Returns what catches the bug first, and how.
 fn noticed(tracking: WriteTracking, one_sided: bool, mutant: Option<Mutant>) -> Option<String> {
     let run = |program: &Program, seed| run(program, seed, tracking, one_sided, mutant);
     by_litmus(catalogue(), 0..60, |litmus, seed| shown(litmus, run(&litmus.program, seed)))
@@ -75,8 +75,8 @@ fn every_mutant_is_noticed() {
     }
 }
 
-/// A node writes a page that leaves again and again in one interval, beside another node that writes the
-/// same page.
+/// A node writes a page that is evicted repeatedly in one interval, beside another node that writes the same
+/// page.
 #[test]
 fn a_page_with_writers_on_two_nodes_keeps_every_word() {
     let words = 24;
@@ -95,8 +95,7 @@ fn a_page_with_writers_on_two_nodes_keeps_every_word() {
         Script::team(1, writer(1)),
         Script::team(2, vec![barrier(), barrier()]),
     ];
-    // Three homes in blocks: page 1 is homed on node 1, so that one writer has a copy, and the other is the
-    // home.
+    // Three homes in blocks: page 1 is homed on node 1, so one writer has a copy, and the other is the home.
     let program = Program::on(3, 3, scripts);
     for tracking in TRACKINGS {
         for seed in 0..300 {

@@ -1,4 +1,4 @@
-//! Runs of litmus programs are reproducible, and mistakes in programs are told.
+//! Runs of litmus programs are reproducible, and errors of programs are reported.
 
 use hiroba_check::cluster::{Cluster, Failure, Options};
 use hiroba_check::engines::{engine_under, hlrc};
@@ -67,7 +67,7 @@ fn a_thread_of_no_team_in_a_collective_is_a_misuse() {
     let threads = vec![
         Script::team(0, vec![barrier()]),
         Script::foreign(0, vec![barrier()]),
-        // Takes long enough for both to come.
+        // Takes long enough for both to arrive.
         Script::team(1, [vec![store(Address::word(0, 0), 1); 200], vec![barrier()]].concat()),
     ];
     let program = Program::on(2, 1, threads);

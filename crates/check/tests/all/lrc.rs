@@ -17,7 +17,8 @@ use crate::planted::{at_random, by_litmus, each_is_noticed, shown};
 
 const SEEDS: u64 = 500;
 
-/// Engines that collect when they keep more than so many bytes: 0, whenever an interval ends; and meet along a tree with so many below each.
+/// Returns engines that collect when they keep more than `kept_bytes_max` bytes (0: whenever an interval
+/// ends), and that meet along a tree in which a node has at most the given number of children.
 fn engines(
     kept_bytes_max: Option<u64>,
     below_max: u16,
@@ -28,7 +29,7 @@ fn engines(
     }
 }
 
-/// What is wrong with a run by any judge's word, if anything is.
+/// Returns what is wrong with a run according to any checker, if anything.
 fn convicted(ended: &Ended, race_free: bool) -> Option<String> {
     let execution = ended.execution();
     let verdict = judge(&execution).unwrap();
@@ -42,12 +43,12 @@ fn convicted(ended: &Ended, race_free: bool) -> Option<String> {
     findings.breaches.first().map(|breach| format!("{}: {}", breach.axiom, breach.explanation))
 }
 
-/// Collects as soon as possible, now and then, or never.
+/// Chooses to collect as soon as possible, sometimes, or never.
 fn kept_bytes_max(seed: u64) -> Option<u64> {
     [None, Some(0), Some(600), Some(6000)][(seed % 4) as usize]
 }
 
-/// A run of the program under this seed, or what is wrong with it.
+/// Returns a run of the program under this seed, or what is wrong with it.
 fn examine(
     program: &Program,
     seed: u64,
@@ -81,11 +82,11 @@ fn no_seed_shows_a_forbidden_outcome_and_some_seed_each_outcome_to_reach() {
     }
 }
 
-/// As many seeds as `HIROBA_CHECK_SEEDS` says, or a thousand, and some over the link that loses.
+/// Explores as many seeds as `HIROBA_CHECK_SEEDS` says, else a thousand, and some over the lossy link.
 fn explore(shape: Shape) {
     let asked = std::env::var("HIROBA_CHECK_SEEDS").ok().map(|seeds| seeds.parse().expect("a number"));
     let seeds: u64 = asked.unwrap_or(1000);
-    // Over the link nobody sends to itself, as publications between threads of one node would here.
+    // Over the link no node sends to itself, as publications between threads of one node would here.
     let lossy = if shape.publications { 0 } else { seeds / 20 };
     for (network, seeds) in [(NetworkChoice::Shuffled, seeds), (NetworkChoice::Lossy, lossy)] {
         for seed in 0..seeds {
@@ -128,7 +129,8 @@ fn every_planted_bug_is_noticed() {
     each_is_noticed(Mutant::ALL, |mutant| noticed(Some(mutant)));
 }
 
-/// Bugs that spoil no byte of the program's in the runs that page facts alone convict them by, or do so only later.
+/// Covers bugs that corrupt no byte of the program in the runs in which page facts alone catch them, or do so
+/// only later.
 #[test]
 fn page_facts_alone_convict_mutants() {
     let convicted = |mutant: Mutant| {

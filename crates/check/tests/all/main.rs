@@ -1,5 +1,5 @@
-//! The checker's own tests, and the protocols' under it. All in one program, which is linked once; `cargo test -p hiroba-check --test all
-//! lrc::` runs one file of it.
+//! Tests of the checker, and of the protocols under it, all in one program, which is linked once; `cargo test
+//! -p hiroba-check --test all lrc::` runs one file of it.
 
 mod adaptive;
 mod aurc;
@@ -18,6 +18,7 @@ mod mapping;
 mod million;
 mod model;
 mod moves;
+mod order;
 mod page_axioms;
 mod planted;
 mod races;

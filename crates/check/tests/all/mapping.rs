@@ -1,4 +1,5 @@
-//! Automatic update where nodes share memory: runs of pages are mapped onto their homes' frames, the others are updated in the background.
+//! Automatic update if nodes share memory: runs of pages are mapped onto their homes' frames, the others are
+//! updated in the background.
 
 use hiroba_base::{NodeId, PageId, PageRange};
 use hiroba_check::axioms::judge;
@@ -20,7 +21,8 @@ use crate::planted::{by_litmus, each_is_noticed, shown};
 const SEEDS: u64 = 200;
 const STEPS_MAX: u64 = 40_000;
 
-/// A run that is mapped has so many granules: with one, all pages are; with more, most programs have both kinds.
+/// The least number of granules in a mapped run. With one, all pages are mapped; with more, most programs
+/// have both kinds.
 const RUNS: [u64; 4] = [1, 2, 3, 16];
 
 const SHAPES: [Shape; 4] = [
@@ -30,18 +32,18 @@ const SHAPES: [Shape; 4] = [
     Shape { team: 1, foreign: 2, publications: true, waits: false },
 ];
 
-/// What a program runs under.
+/// The conditions of a run.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     run_granules: u64,
     tracking: WriteTracking,
     one_sided: bool,
-    /// How homes of pages move that are not mapped.
+    /// How the homes of unmapped pages move.
     homes: HomePolicy,
 }
 
 impl Way {
-    /// Memory that is shared is read by other nodes as well, but need not be.
+    /// Shared memory may be read by other nodes, but need not be.
     fn of(seed: u64, run_granules: u64) -> Way {
         let tracking = if seed.is_multiple_of(2) { WriteTracking::Fault } else { WriteTracking::Async };
         let homes = HomePolicy::ALL[seed as usize / 6 % 3];
@@ -49,7 +51,7 @@ impl Way {
     }
 }
 
-/// A run, and what is wrong with it.
+/// Runs a program, and returns what is wrong, if anything.
 fn run(program: &Program, seed: u64, way: Way, mutant: Option<Mutant>) -> Result<Ended, String> {
     let Way { run_granules, tracking, one_sided, homes } = way;
     let mut options = Options { one_sided, steps_max: STEPS_MAX, ..Options::seeded(seed, tracking) };
@@ -73,7 +75,7 @@ fn programs() -> Vec<Litmus> {
     early().into_iter().chain(catalogue()).collect()
 }
 
-/// `reaches`: some seed must show what the program may show.
+/// `reaches`: some seed must show every outcome that the program may show.
 fn explore(programs: Vec<Litmus>, run_granules: u64, reaches: bool) {
     for litmus in programs {
         let mut reached = vec![false; litmus.reach.len()];
@@ -110,7 +112,8 @@ fn what_mapped_pages_may_show_is_shown() {
     explore(mapped(), 1, true);
 }
 
-/// One memory, one order: the simulator's threads have no store buffers, so mapped pages must not show anything weaker.
+/// One memory, one order: the simulator's threads have no store buffers, so mapped pages must not show
+/// anything weaker.
 #[test]
 fn programs_with_races_find_one_memory_where_all_pages_are_mapped() {
     explore(racy(), 1, true);
@@ -124,7 +127,7 @@ fn programs_with_races_find_one_memory_where_all_pages_are_mapped() {
     }
 }
 
-/// As many seeds as `HIROBA_CHECK_SEEDS` says, or so many, beginning with `HIROBA_CHECK_FIRST`.
+/// Returns as many seeds as `HIROBA_CHECK_SEEDS` says, else `count`, beginning with `HIROBA_CHECK_FIRST`.
 fn seeds(count: u64) -> std::ops::Range<u64> {
     let asked = |name: &str| std::env::var(name).ok().map(|value| value.parse().expect("a number"));
     let first = asked("HIROBA_CHECK_FIRST").unwrap_or(0);
@@ -166,7 +169,7 @@ fn random_programs_behave_as_on_one_machine() {
     }
 }
 
-/// Under another protocol's job a region may still ask for it.
+/// In a job of another protocol, a region may still request this one.
 #[test]
 fn regions_of_several_protocols_are_right_beside_mapped_ones() {
     for seed in 0..SEEDS * 2 {
@@ -213,7 +216,7 @@ fn mapped_pages_make_no_faults_twins_diffs_nor_fetches() {
     assert!(mapped_loads > 1000, "{mapped_loads} loads are no proof");
 }
 
-/// Who notices first, and what.
+/// Returns what catches the bug first, and how.
 fn noticed(mutant: Option<Mutant>) -> Option<String> {
     let in_litmus = by_litmus(mapped().into_iter().chain(programs()), 0..SEEDS / 4, |litmus, seed| {
         let way = Way::of(seed, 1 + seed / 6 % 2);
@@ -233,7 +236,7 @@ fn every_planted_bug_is_noticed() {
     each_is_noticed(Mutant::ALL, |mutant| noticed(Some(mutant)));
 }
 
-/// What is mapped of a region, by node and home.
+/// Returns what is mapped of a region, by node and home.
 #[test]
 fn runs_are_cut_where_homes_change_and_short_ones_stay() {
     use hiroba_base::PageSize;

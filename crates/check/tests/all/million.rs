@@ -1,4 +1,4 @@
-//! The judges' time grows with the events, not with their square: a million of them are judged at once.
+//! The checkers' time grows linearly with the events: a million of them are checked at once.
 
 use std::time::Instant;
 
@@ -9,11 +9,12 @@ use hiroba_check::{axioms, execution};
 use hiroba_trace::{Event, ThreadNumber};
 
 const THREADS: u64 = 4;
-/// Words that each hold stores to, having loaded what the hold before it stored there.
+/// Words to which each hold stores, having loaded what the previous hold stored there.
 const WORDS: u64 = 8;
 const EVENTS: u64 = 1_000_000;
 
-/// Threads that take turns at a few words under a lock; `spoiled` is the turn whose first load returns the initial zero.
+/// Makes threads take turns at a few words under a lock; `spoiled` is the turn whose first load returns the
+/// initial zero.
 fn turns(spoiled: Option<u64>) -> Execution {
     let mut threads: Vec<Vec<Event>> = (0..THREADS).map(|_| Vec::new()).collect();
     for turn in 0..EVENTS / (2 * WORDS + 2) {

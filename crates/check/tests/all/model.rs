@@ -1,4 +1,4 @@
-//! Explorations as models that a model checker walks through.
+//! Explorations as models for a model checker.
 
 use std::sync::Arc;
 
@@ -31,17 +31,18 @@ impl Model for Interleavings {
     }
 }
 
-/// What the model checker found.
+/// The result of the model checker.
 pub struct Explored {
-    /// Different situations.
+    /// The number of different situations.
     pub situations: usize,
-    /// Choices made from them.
+    /// The number of choices made from them.
     pub choices: usize,
     /// What is wrong, and the way to it.
     pub wrong: Option<(Situation, String)>,
 }
 
-/// Walks through all situations, or until something is wrong: by a shortest way, since ways are walked in the order of their length.
+/// Explores all situations, or until something is wrong. The way to it is a shortest one, since ways are
+/// followed in the order of their length.
 pub fn explore(exploration: &Arc<Exploration>) -> Explored {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let checker = Interleavings(exploration.clone()).checker().threads(workers).spawn_bfs().join();

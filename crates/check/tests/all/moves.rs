@@ -1,5 +1,5 @@
-//! Homes that move under home-based lazy release consistency, and under automatic update, which builds on it; what words and strangers' stores must
-//! survive, under the eager protocols too.
+//! Homes that move under home-based lazy release consistency, and under automatic update, which builds on it,
+//! including atomic words and stores of threads outside the teams. Some tests also cover the eager protocols.
 
 use core::fmt::Debug;
 
@@ -26,9 +26,8 @@ use crate::planted::{at_random, each_is_noticed};
 
 const TRACKINGS: [WriteTracking; 2] = [WriteTracking::Fault, WriteTracking::Async];
 const PROTOCOLS: [Protocol; 2] = [Protocol::Hlrc, Protocol::Aurc];
-const MOVING: [HomePolicy; 2] = [HomePolicy::Modification, HomePolicy::Faults];
 
-/// What programs run under.
+/// The conditions of a run.
 #[derive(Clone, Copy, Debug)]
 struct Under {
     protocol: Protocol,
@@ -44,14 +43,15 @@ impl Under {
     }
 
     fn ways(protocol: Protocol) -> impl Iterator<Item = Under> {
-        let ways = MOVING.into_iter().flat_map(|policy| TRACKINGS.map(|tracking| (policy, tracking)));
+        let moving = HomePolicy::ALL.into_iter().filter(|policy| *policy != HomePolicy::Fixed);
+        let ways = moving.flat_map(|policy| TRACKINGS.map(|tracking| (policy, tracking)));
         ways.flat_map(move |(policy, tracking)| {
             let threshold = SOON;
             [false, true].map(|one_sided| Under { protocol, policy, threshold, tracking, one_sided })
         })
     }
 
-    /// Under every protocol whose homes move.
+    /// Returns every protocol whose homes move.
     fn everywhere() -> impl Iterator<Item = Under> {
         let eager = [Protocol::ErcInvalidate, Protocol::ErcUpdate].into_iter().flat_map(Under::ways);
         let faults = eager.filter(|under| under.tracking == WriteTracking::Fault && !under.one_sided);
@@ -88,7 +88,7 @@ impl Under {
             return Err(violation.explanation.clone());
         }
         let rules = Rules { one_sided: self.one_sided, ..Rules::of(self.protocol) };
-        // That a message came out of order is no merit to notice: what comes of it is.
+        // A message out of order is not what the checker must catch, but its consequences.
         let of_pages = |axiom: &&Axiom| !is_planted || **axiom != Axiom::Messages;
         let axioms: Vec<Axiom> = rules.axioms.iter().filter(of_pages).copied().collect();
         let findings = page_axioms::judge(&ended.run, &Rules { axioms: &axioms, ..rules });
@@ -98,14 +98,14 @@ impl Under {
         }
     }
 
-    /// Whether records must show moves. Who reads a page from its home's frame asks nobody for it, so that its home does not see fetches; and
-    /// eager engines tell nothing of homes.
+    /// Returns true if records must show moves. A node that reads a page from its home's frame sends no
+    /// request, so its home does not see fetches; and eager engines report nothing about homes.
     fn shows_moves(self) -> bool {
         PROTOCOLS.contains(&self.protocol) && (self.policy == HomePolicy::Modification || !self.one_sided)
     }
 }
 
-/// How often homes moved, as node 0 tells.
+/// Returns how many times homes moved, according to node 0.
 fn moves(ended: &Ended) -> u64 {
     let records = ended.run.nodes[0].records.iter();
     records.map(|record| if let Event::Moved { pages, .. } = &record.event { pages.len() } else { 0 }).sum()
@@ -115,12 +115,13 @@ fn page_on_node_0() -> Vec<Region> {
     vec![Region::new(0, 1, 1, Placement::On(NodeId(0)))]
 }
 
-/// What all nodes read of a page's first words at the end, by the last register of each.
+/// Makes all nodes read a page's first words at the end, each into its last register.
 fn read_all(words: u32) -> impl Iterator<Item = Instruction> {
     (0..words).flat_map(|word| [load(Address::word(0, word), 0), add_register(1 + word as u8, 0)])
 }
 
-/// Node 1 writes in every phase, the others read; and a thread of node 0 that is in no team writes a word of its own all the time.
+/// Node 1 writes in every phase, the others read; a thread of node 0 outside the team writes a word of its
+/// own all the time.
 fn one_writer() -> Program {
     let foreign = Address::word(0, 9);
     let script = |me: u64| {
@@ -181,11 +182,13 @@ fn alternating(phases: u64) -> Program {
     Program::new(0, (0..3).map(script)).with_regions(page_on_node_0())
 }
 
-/// How often a page may move at most that two nodes write in turn, 12 times each: the home that it leaves for one of them must have seen more
-/// of that node than of all others, and each move doubles what the next one takes.
+/// Returns how many times a page may move at most that two nodes write in turn, 12 times each. The home that
+/// it leaves for one of them must have seen more of that node than of all others, and each move doubles what
+/// the next one needs.
 fn moves_max(policy: HomePolicy, threshold: MoveThreshold) -> u64 {
     match policy {
-        // Nobody has most of it in two periods in succession; when one suffices, then for the first move only.
+        // No node has most of it in two successive periods; if one period suffices, then only for the first
+        // move.
         HomePolicy::Modification => u64::from(threshold == SOON),
         // 8 faults, and 16 for the next one; or 1, 2, 4 and again 4.
         _ if threshold == SOON => 4,
@@ -208,7 +211,7 @@ fn a_page_that_two_nodes_write_in_turn_comes_to_rest() {
     }
 }
 
-/// A page moves, and then all operate on a word of it.
+/// A page moves, and then all nodes operate on a word of it.
 fn words_on_a_moved_page() -> Program {
     let word = Address::word(0, 7);
     let script = |me: u64| {
@@ -223,7 +226,7 @@ fn words_on_a_moved_page() -> Program {
         code
     };
     let mut threads: Vec<Script> = (0..3).map(|node| Script::team(node, script(u64::from(node)))).collect();
-    // In the middle of the move, too.
+    // Some operations happen during the move.
     threads.push(Script::foreign(1, vec![fetch_add(word, 1, 0); 4]));
     threads.push(Script::foreign(0, vec![fetch_add(word, 1, 0); 4]));
     Program::on(3, 0, threads).with_regions(page_on_node_0())
@@ -298,8 +301,8 @@ const SHAPES: [Shape; 3] = [
     Shape { team: 1, foreign: 2, publications: true, waits: false },
 ];
 
-/// Node 1 writes all pages in every phase, so that they go there; and a thread of node 2 that is in no team writes words of its own in them,
-/// looks at these again and again, and makes them known in the end.
+/// Node 1 writes all pages in every phase, so that they move there. A thread of node 2 outside the team
+/// writes words of its own in them, reads these repeatedly, and publishes them in the end.
 fn stranger() -> Program {
     const PAGES: u64 = 6;
     let own = |page| Address::word(page, 9);
@@ -339,7 +342,7 @@ fn what_a_node_writes_while_homes_move_is_neither_lost_nor_taken_back() {
 /// Plants a bug anew for each run.
 type Plant<'a> = &'a dyn Fn() -> Option<Box<dyn Mutation>>;
 
-/// Who notices first.
+/// Returns what catches the bug first.
 fn noticed(under: Under, plant: Plant<'_>) -> Option<String> {
     let written = [one_writer(), alternating(6), words_on_a_moved_page(), stranger()];
     let by_written = written.iter().find_map(|program| {
@@ -348,7 +351,7 @@ fn noticed(under: Under, plant: Plant<'_>) -> Option<String> {
     by_written.or_else(|| at_random(SHAPES, 0..150, |program, seed| under.run(program, seed, plant()).err()))
 }
 
-/// However homes move under the protocol.
+/// Checks every way in which homes move under the protocol.
 fn each_is_noticed_under<M: Copy + Debug>(
     protocol: Protocol,
     mutants: impl IntoIterator<Item = M>,

@@ -1,4 +1,4 @@
-//! The judge of pages: the faithful engine is never convicted, and mutants are by page facts alone.
+//! The checker of pages: the correct engine is never refused, and mutants are caught by page facts alone.
 
 use hiroba_base::PageId;
 use hiroba_check::cluster::{Cluster, NetworkChoice, Options};
@@ -20,7 +20,7 @@ const SHAPES: [Shape; 4] = [
     Shape { team: 1, foreign: 2, publications: true, waits: false },
 ];
 
-/// What the page facts of a run show; `None` when it did not end well, so that others notice it.
+/// Returns what the page facts of a run show; `None` if it did not end well, which other checks catch.
 fn findings(program: &Program, options: Options) -> Option<Findings> {
     let one_sided = options.one_sided;
     let ended = Cluster::new(program, hlrc(one_sided), options).run().ok()?;
@@ -67,7 +67,7 @@ fn the_axioms_hold_over_a_lossy_network() {
     }
 }
 
-/// The first breach that a mutant's page facts show.
+/// Returns the first breach that a mutant's page facts show.
 fn convicted(mutant: Mutant) -> Option<Breach> {
     let run = |tracking, program: &Program, seed| {
         let one_sided = mutant.is_one_sided();
@@ -90,7 +90,8 @@ fn convicted(mutant: Mutant) -> Option<Breach> {
     })
 }
 
-/// The mutants that neglect what page facts tell of: what is announced, counted, claimed or left undone. The others spoil bytes.
+/// Covers the mutants that neglect what page facts record: announcements, counts, claims, omissions. The
+/// others corrupt bytes.
 #[test]
 fn page_facts_alone_convict_mutants() {
     const CONVICTED: [Mutant; 16] = [
@@ -117,7 +118,7 @@ fn page_facts_alone_convict_mutants() {
     }
 }
 
-/// Homes that move close an interval when the meeting is over, perhaps in the call of the thread that came to it last.
+/// Homes that move close an interval after the meeting, perhaps in the call of the thread that arrived last.
 #[test]
 fn what_is_closed_behind_a_meeting_was_not_seen_by_who_came_to_it() {
     let options = Options::seeded(1, WriteTracking::Fault);

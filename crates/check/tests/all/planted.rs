@@ -8,7 +8,7 @@ use hiroba_check::litmus::Litmus;
 use hiroba_check::program::Program;
 use hiroba_check::random_program::{Shape, generate};
 
-/// Each of them is noticed; `noticed` says by whom first, and how.
+/// Checks that each bug is caught; `noticed` returns what catches it first, and how.
 pub fn each_is_noticed<M: Copy + Debug>(
     mutants: impl IntoIterator<Item = M>,
     noticed: impl Fn(M) -> Option<String>,
@@ -22,7 +22,7 @@ pub fn each_is_noticed<M: Copy + Debug>(
     assert!(survivors.is_empty(), "nothing notices {survivors:?}");
 }
 
-/// The first litmus program and seed whose run is wrong, and what is.
+/// Returns the first litmus program and seed whose run is wrong, and the reason.
 pub fn by_litmus(
     programs: impl IntoIterator<Item = Litmus>,
     seeds: Range<u64>,
@@ -34,7 +34,7 @@ pub fn by_litmus(
     })
 }
 
-/// The same of random programs.
+/// Does the same with random programs.
 pub fn at_random(
     shapes: impl IntoIterator<Item = Shape>,
     seeds: Range<u64>,
@@ -46,7 +46,7 @@ pub fn at_random(
     })
 }
 
-/// What is wrong with the run of a litmus program, its outcome included.
+/// Returns what is wrong with the run of a litmus program, including its outcome.
 pub fn shown(litmus: &Litmus, ended: Result<Ended, String>) -> Option<String> {
     match ended {
         Ok(ended) => (litmus.forbid)(&ended).then(|| "a forbidden outcome".to_owned()),

@@ -1,4 +1,4 @@
-//! Looking for data races (`hiroba run --races`): in whatever order things happen, the homes find the same.
+//! Looking for data races (`hiroba run --races`): the homes find the same races in every order of events.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn is_always_found(name: &'static str, program: &Program, found: &[FoundRace]) {
     }
 }
 
-/// One page, and a thread a node; after all it does each meets the others.
+/// One page, and a thread per node; after everything it does, each meets the others.
 fn program(home: u16, threads: Vec<Vec<Instruction>>) -> Program {
     let threads = threads.into_iter().map(|mut instructions| {
         instructions.push(barrier());
@@ -89,7 +89,7 @@ fn what_synchronisation_orders_or_only_a_page_has_in_common_is_not_found() {
     is_always_found("one after the other", &in_turn, &[]);
 }
 
-/// By these the host missed races, each in an order of its own.
+/// With each of these bugs the host missed races, in an order of its own.
 #[test]
 fn a_host_that_looks_too_late_misses_races_and_the_exploration_shows_how() {
     let found = [race(0..1, BOTH_WROTE)];
@@ -100,12 +100,14 @@ fn a_host_that_looks_too_late_misses_races_and_the_exploration_shows_how() {
         println!("{told}");
         told
     };
-    // The other's diff comes between the store and the end of its interval, and the twin then has the other's bytes.
+    // The other's diff arrives between the store and the end of its interval, so the twin has the other's
+    // bytes.
     let told = shown(RaceBug::ForgetsOverwritten);
     let [stored, applied] =
         ["node 0 thread 0: page 0 byte 0 := 1", "diff applied to page 0"].map(|what| told.rfind(what));
     assert!(stored.is_some() && stored < applied, "{told}");
-    // The other has arrived already: with the end of its interval the node leaves the collective, and has seen the other's.
+    // The other has arrived already: at the end of its interval the node leaves the collective, and has seen
+    // the other's interval.
     let told = shown(RaceBug::TellsLate);
     let [arrived, ended] = ["Arrive", "interval 1 has ended"].map(|what| told.rfind(what));
     assert!(arrived.is_some() && ended.is_some(), "{told}");

@@ -1,4 +1,5 @@
-//! Random data-race-free programs under random conditions must behave as on one machine; and what fails shrinks.
+//! Random data-race-free programs under random conditions must behave as on one machine; failing cases
+//! shrink.
 
 use std::ops::Range;
 
@@ -7,7 +8,8 @@ use hiroba_check::shrink::{Listing, instructions, shrink};
 use hiroba_check::swarm::{Case, examine, replay_command};
 use hiroba_protocol::Protocol;
 
-/// Seeds of each test; more by `cargo run --release -p hiroba-check --example swarm -- FIRST..END`.
+/// The number of seeds of each test. Run more by `cargo run --release -p hiroba-check --example swarm --
+/// FIRST..END`.
 const SEEDS: u64 = 3000;
 
 fn explore(seeds: Range<u64>) {
@@ -51,7 +53,7 @@ fn one_seed_is_one_case_and_one_run() {
 fn what_fails_shrinks_to_a_small_litmus_program() {
     for mutant in [Mutant::SkipApply, Mutant::JoinRuns, Mutant::DropNoticeOfGrant] {
         let shown = (0..500).map(Case::of).filter(|case| examine(case, Some(mutant)).is_err());
-        // Shrinking ends where no single step makes a program smaller: of some cases one becomes small.
+        // Shrinking ends when no single step makes a program smaller, so not every case becomes small.
         let shrunk = shown.take(3).map(|case| {
             let (small, wrong) = shrink(&case, Some(mutant)).expect("it fails");
             (instructions(&case.program), instructions(&small.program), small, wrong)

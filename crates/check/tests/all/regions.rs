@@ -1,4 +1,5 @@
-//! Regions under different protocols in one job: a program without races behaves as on one machine, whatever keeps its regions coherent.
+//! Regions under different protocols in one job: a program without races behaves as on one machine, whatever
+//! protocols its regions have.
 
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, NetworkChoice, Options};
@@ -15,7 +16,7 @@ fn random_programs_are_right_under_any_mixture_of_protocols() {
             .filter(|first| tracking == WriteTracking::Fault || !first.needs_write_faults())
         {
             for seed in 0..SEEDS {
-                // Another mixture, and another order of it, by seed.
+                // The seed chooses the mixture and its order.
                 let turned = Protocol::ALL.into_iter().cycle().skip(seed as usize % Protocol::ALL.len());
                 let others = turned.take(Protocol::ALL.len()).map(|other| (other != first).then_some(other));
                 let region_protocols = others.collect();

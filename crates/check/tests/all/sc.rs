@@ -1,4 +1,4 @@
-//! Sequential consistency: every program behaves as on one machine, also one with races.
+//! Sequential consistency: every program behaves as on one machine, including programs with races.
 
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options};
@@ -15,7 +15,7 @@ use crate::planted::{at_random, by_litmus, each_is_noticed};
 
 const SEEDS: u64 = 500;
 
-/// What is wrong with a run by either judge's word, if anything is.
+/// Returns what is wrong with a run according to either checker, if anything.
 fn convicted(ended: &Ended) -> Option<String> {
     let execution = ended.execution();
     if let Sequential::No { explanation } = sequential::judge(&execution) {
@@ -45,7 +45,7 @@ fn what_weaker_protocols_must_never_show_it_never_shows() {
     }
 }
 
-/// As many seeds as `HIROBA_CHECK_SEEDS` says, or so many.
+/// Explores as many seeds as `HIROBA_CHECK_SEEDS` says, else `seeds`.
 fn explore(shape: Shape, network: NetworkChoice, seeds: u64) {
     let asked = std::env::var("HIROBA_CHECK_SEEDS").ok().map(|seeds| seeds.parse().expect("a number"));
     for seed in 0..asked.unwrap_or(seeds) {
@@ -66,7 +66,7 @@ fn random_programs_behave_as_on_one_machine() {
     ] {
         explore(shape, NetworkChoice::Shuffled, 1000);
         if !shape.publications {
-            // Over the link nobody sends to itself, as publications between threads of one node would here.
+            // Over the link no node sends to itself, as publications between threads of one node would here.
             explore(shape, NetworkChoice::Lossy, 50);
         }
     }
@@ -92,7 +92,7 @@ fn programs_that_race_behave_as_on_one_machine_too() {
     }
 }
 
-/// What is wrong with a run, if anything is.
+/// Returns what is wrong with a run, if anything.
 fn wrong(
     program: &Program,
     seed: u64,
@@ -127,14 +127,14 @@ fn every_planted_bug_is_noticed() {
     each_is_noticed(Mutant::ALL, |mutant| noticed(Some(mutant)));
 }
 
-/// Whose runs are judged by page facts.
+/// Programs whose runs are checked by page facts.
 const SHAPES: [Shape; 3] = [
     Shape { team: 1, foreign: 0, publications: false, waits: false },
     Shape { team: 2, foreign: 1, publications: false, waits: false },
     Shape { team: 1, foreign: 1, publications: true, waits: false },
 ];
 
-/// What the page facts of a run show; `None` when it did not end well, so that others notice it.
+/// Returns what the page facts of a run show; `None` if it did not end well, which other checks catch.
 fn findings(program: &Program, options: Options) -> Option<Findings> {
     let ended = Cluster::new(program, engine_under(Protocol::Sc), options).run().ok()?;
     Some(page_axioms::judge(&ended.run, &Rules::of(Protocol::Sc)))
@@ -166,7 +166,7 @@ fn the_faithful_engine_keeps_every_axiom_of_pages() {
     }
 }
 
-/// The first breach that a mutant's page facts show.
+/// Returns the first breach that a mutant's page facts show.
 fn breach_of(mutant: Mutant) -> Option<Breach> {
     let run = |program: &Program, seed| {
         let options =
@@ -178,8 +178,8 @@ fn breach_of(mutant: Mutant) -> Option<Breach> {
         .or_else(|| racy().iter().find_map(|litmus| (0..20).find_map(|seed| run(&litmus.program, seed))))
 }
 
-/// The mutants that let two nodes touch what one of them may write. The others spoil bytes, or end in a
-/// deadlock.
+/// Covers the mutants that let two nodes touch a page that one of them may write. The others corrupt bytes,
+/// or end in a deadlock.
 #[test]
 fn page_facts_alone_convict_mutants() {
     const CONVICTED: [Mutant; 11] = [

@@ -18,7 +18,7 @@ fn a_barrier_takes_two_messages_for_each_node_but_one() {
         for (nodes, Traffic { messages, bytes }) in costs(protocol, Operation::IdleBarrier) {
             let links = f64::from(nodes - 1);
             assert_eq!(messages, 2.0 * links, "{}, {nodes} nodes", protocol.name());
-            // A timestamp each way, and for those who have others below them another one.
+            // A timestamp each way, and another one for nodes with children.
             assert!(
                 bytes <= links * (24.0 + 6.0 * f64::from(nodes)),
                 "{}, {nodes} nodes: {bytes}",
@@ -63,13 +63,15 @@ fn faults_and_atomics_cost_the_same_however_many_nodes_there_are() {
             );
         }
     }
-    // Of a page that is written the request and the copy are its own; what it changed goes with other pages to their home.
+    // A written page has a request and a copy of its own; its changes travel with those of other pages to
+    // their home.
     for (nodes, Traffic { messages, .. }) in costs(Protocol::Hlrc, Operation::WriteFault) {
         assert!((2.0..2.5).contains(&messages), "{nodes} nodes: {messages}");
     }
 }
 
-/// A page that each node writes before the barrier: one diff a node, and notices that grow with what is written, not faster.
+/// Each node writes a page before the barrier: one diff per node, and notices that grow linearly with the
+/// pages written.
 #[test]
 fn a_barrier_with_dirty_pages_takes_one_more_message_a_node() {
     for (nodes, Traffic { messages, bytes }) in costs(Protocol::Hlrc, Operation::Barrier) {

@@ -1,5 +1,5 @@
-//! Runs of a weaker protocol are convicted by the judge of sequential consistency when they show what it forbids, and never when they
-//! have no races.
+//! The checker of sequential consistency refuses runs of a weaker protocol that show what it forbids, and
+//! never runs without races.
 
 use hiroba_check::cluster::{Cluster, Options};
 use hiroba_check::engines::hlrc;

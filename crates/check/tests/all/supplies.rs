@@ -1,4 +1,4 @@
-//! Pages that their homes send ahead of a barrier to whoever reads them behind it.
+//! Pages that their homes send ahead of a barrier to the nodes that read them after it.
 
 use hiroba_base::NodeId;
 use hiroba_check::axioms::judge;
@@ -29,12 +29,12 @@ fn hasty(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
     Consistency::new(me, limits, tracking, Box::new(protocol)).telling()
 }
 
-/// Pages that go with locks are asked for with them.
+/// Returns an engine that requests pages that go with locks together with them.
 fn following(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
     Consistency::new(me, limits, tracking, Box::new(Hlrc::new().following_locks())).telling()
 }
 
-/// Orders are placed when habits have proved right, as the adaptive protocol does.
+/// Returns an engine that places orders when habits have proved right, as the adaptive protocol does.
 fn patient(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
     Consistency::new(me, limits, tracking, Box::new(Hlrc::new().following_locks().supplying_readers()))
         .telling()
@@ -63,7 +63,7 @@ fn run(
     }
 }
 
-/// How many messages of a kind all nodes have sent.
+/// Returns how many messages of a kind all nodes have sent.
 fn sent(ended: &Ended, kind: &str) -> usize {
     let records = ended.run.nodes.iter().flat_map(|node| &node.records);
     let is_meant = |event: &Event| matches!(event, Event::Sent { kind: sent, .. } if Message::KINDS[usize::from(sent.0)] == kind);
@@ -74,7 +74,7 @@ fn pages_on_node_0(pages: u32) -> Vec<Region> {
     vec![Region::new(0, pages.into(), 1, Placement::On(NodeId(0)))]
 }
 
-/// Node 0 writes pages in each of `phases`; the others read them in the next, as long as `reads` says.
+/// Node 0 writes pages in each of `phases`; the others read them in the next one while `reads` returns true.
 fn producer(pages: u32, phases: u64, reads: impl Fn(u64) -> bool) -> Program {
     let mut scripts: Vec<Vec<Instruction>> = vec![Vec::new(); 3];
     for phase in 0..phases {
@@ -108,7 +108,7 @@ fn neighbours(phases: u64) -> Program {
     Program::new(0, (0..3).map(script)).with_regions(pages_on_node_0(1))
 }
 
-/// Both nodes increment words of two pages behind a lock, time and again; the pages are homed on node 0.
+/// Both nodes repeatedly increment words of two pages under a lock; the pages are homed on node 0.
 fn migratory(times: u64) -> Program {
     let mut code = Vec::new();
     for _ in 0..times {
@@ -123,7 +123,8 @@ fn migratory(times: u64) -> Program {
     Program::new(0, vec![code; 2]).with_regions(pages_on_node_0(2))
 }
 
-/// Node 0 writes; its reader, too, in the same phase, a word of its own, between the barriers and behind a lock.
+/// Node 0 writes; its reader also writes a word of its own in the same phase, between the barriers and after
+/// a lock.
 fn reader_writes(phases: u64) -> Program {
     let mut scripts: Vec<Vec<Instruction>> = vec![Vec::new(); 2];
     for phase in 0..phases {
@@ -157,7 +158,7 @@ fn what_is_read_in_every_phase_comes_without_requests() {
                 assert_eq!((ended.register(1, 1), ended.register(2, 1)), (read, read), "{told}");
                 let supplied = sent(&ended, "PagesSupplied");
                 let asked = sent(&ended, "PageRequest") + sent(&ended, "PagesRequest");
-                // Of 80 readings in all, two readers' first few are asked for.
+                // Of 80 readings in total, the first few of two readers are requested.
                 assert!(supplied >= 50, "{told}: {supplied} supplies");
                 assert!(asked <= 24 * pages as usize, "{told}: {asked} requests");
             }
@@ -187,7 +188,7 @@ fn what_nobody_reads_any_more_is_not_sent_for_long() {
             let program = producer(1, PHASES, |phase| phase < 20);
             let ended = run(&program, seed, tracking, patient, None).unwrap();
             let supplied = sent(&ended, "PagesSupplied");
-            // Two readers; a page is believed no more than sixteen times, and then in vain four times.
+            // Two readers; a page is trusted at most sixteen times, and then fails four times.
             assert!(
                 (10..=2 * (20 + 20)).contains(&supplied),
                 "{tracking:?}, seed {seed}: {supplied} supplies"
@@ -260,7 +261,7 @@ fn litmus_programs_show_nothing_forbidden() {
     }
 }
 
-/// Who notices first.
+/// Returns what catches the bug first.
 fn noticed(mutant: Option<Mutant>) -> Option<String> {
     let written = [producer(3, 8, |_| true), neighbours(8), reader_writes(8), migratory(6)];
     TRACKINGS.into_iter().find_map(|tracking| {

@@ -1,4 +1,5 @@
-//! Words that users of mpirun and srun write: translated where Hiroba has the same, else answered with what to write.
+//! Options of mpirun and srun: translates those that Hiroba has too, and answers the others with what to
+//! write instead.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -8,27 +9,27 @@ use clap::CommandFactory;
 use super::CommandLine;
 use crate::failure::Failure;
 
-/// What a word of another launcher's becomes.
+/// What an option of another launcher becomes.
 #[derive(Clone, Copy)]
 enum Meaning {
-    /// A flag of ours; what follows it stays.
+    /// One of our flags; the value that follows it stays.
     Flag(&'static str),
-    /// Nothing: Hiroba does so anyway.
+    /// Nothing: Hiroba always does this.
     Always,
-    /// `--bind`, after a look at the value.
+    /// `--bind`, depending on the value.
     BindTo,
-    /// There is no such flag, but there is a way.
+    /// There is no such flag; the sentence says what to do instead.
     Answer(&'static str),
 }
 
 use Meaning::{Always, Answer, BindTo, Flag};
 
-const NODES_OF_HOSTS: &str = "how many nodes a host gets is said by slots=N in the file after --hosts, or by HOST:N after -H; \
-     how many the job has by -n NODES";
+const NODES_OF_HOSTS: &str = "the number of nodes on a host is set by slots=N in the file after --hosts, or by HOST:N after -H; \
+     that of the job by -n NODES";
 const VARIABLES: &str = "a variable is set for the nodes by -x VAR=VALUE, or passed to other hosts by -x VAR";
 const DIRECTORY: &str = "nodes run in the directory that hiroba is called in; change it before, as in (cd DIR && hiroba run PROGRAM)";
 
-/// Without their dashes: mpirun's users write one or two.
+/// Options without their dashes, since mpirun's users write one or two.
 const LONG_WORDS: &[(&str, Meaning)] = &[
     ("np", Flag("-n")),
     ("ntasks", Flag("-n")),
@@ -46,19 +47,14 @@ const LONG_WORDS: &[(&str, Meaning)] = &[
     ("ppn", Answer(NODES_OF_HOSTS)),
     ("ntasks-per-node", Answer(NODES_OF_HOSTS)),
     ("nodelist", Answer("hosts are named by -H HOST,HOST, or in the file after --hosts")),
-    ("cpus-per-task", Answer("threads of a node are asked for by -t THREADS")),
+    ("cpus-per-task", Answer("the number of threads per node is set by -t THREADS")),
     ("wdir", Answer(DIRECTORY)),
     ("chdir", Answer(DIRECTORY)),
     ("env", Answer(VARIABLES)),
     ("genv", Answer(VARIABLES)),
     ("envlist", Answer(VARIABLES)),
     ("genvlist", Answer(VARIABLES)),
-    (
-        "mca",
-        Answer(
-            "Hiroba has no MCA parameters; what carries the messages is chosen by --fabric udp, tcp or shm",
-        ),
-    ),
+    ("mca", Answer("Hiroba has no MCA parameters; the fabric is chosen by --fabric udp, tcp or shm")),
 ];
 
 const SHORT_WORDS: &[(&str, Meaning)] = &[
@@ -68,7 +64,7 @@ const SHORT_WORDS: &[(&str, Meaning)] = &[
             "-N counts hosts for srun and processes a host for mpirun; write -n NODES for the nodes of the whole job",
         ),
     ),
-    ("-c", Answer("threads of a node are asked for by -t THREADS")),
+    ("-c", Answer("the number of threads per node is set by -t THREADS")),
     ("-f", Answer("a file of hosts is named by --hosts FILE")),
     ("-w", Answer("hosts are named by -H HOST,HOST, or in the file after --hosts")),
 ];
@@ -94,7 +90,7 @@ fn translate_run(arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     let mut translated: Vec<OsString> = words.by_ref().take(2).collect();
     while let Some(word) = words.next() {
         if !word.as_bytes().starts_with(b"-") || word.as_bytes() == b"--" || word.as_bytes() == b"-" {
-            // The program, or what certainly stands before it.
+            // The program, or a word that certainly precedes it.
             translated.push(word);
             break;
         }
@@ -127,7 +123,7 @@ fn translate_run(arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     Ok(translated)
 }
 
-/// A word with a value after `=`, if it has one.
+/// An option with its value after `=`, if it has one.
 struct Given<'a> {
     word: &'a OsStr,
     name: &'a OsStr,
@@ -135,7 +131,7 @@ struct Given<'a> {
 }
 
 impl Given<'_> {
-    /// The same with another name.
+    /// Returns the same option under another name.
     fn under(&self, name: &str) -> OsString {
         let mut word = OsString::from(name);
         if self.value.is_some() {
@@ -153,7 +149,7 @@ fn halves(word: &OsStr) -> (&OsStr, Option<&OsStr>) {
     }
 }
 
-/// What a name means that is none of our own.
+/// Returns what an option means that is not one of ours.
 fn meaning(name: &OsStr, flags: &FlagsOfRun) -> Option<Meaning> {
     let name = name.to_str()?;
     if flags.knows(name) {
@@ -165,20 +161,21 @@ fn meaning(name: &OsStr, flags: &FlagsOfRun) -> Option<Meaning> {
     of_long.or_else(of_short).map(|(_, meaning)| *meaning)
 }
 
-/// Open MPI binds to cores, caches and so on; Hiroba gives every node processors of its own, or does not.
+/// Translates the value of `--bind-to`. Open MPI binds to cores, caches and so on; Hiroba gives every node
+/// processors of its own, or does not.
 fn bound(to: &OsStr) -> Result<&'static str, Failure> {
     match to.as_bytes() {
         b"none" => Ok("off"),
         b"core" | b"hwthread" | b"socket" | b"package" | b"numa" | b"board" | b"l1cache" | b"l2cache"
         | b"l3cache" | b"user" => Ok("on"),
         _ => Err(Failure::new(format!(
-            "expected none or core after --bind-to, got '{}'; Hiroba's own words are --bind on and --bind off",
+            "expected none or core after --bind-to, got '{}'; Hiroba's own options are --bind on and --bind off",
             to.to_string_lossy()
         ))),
     }
 }
 
-/// Which flags `run` has, and which of them have a value in the next word.
+/// Which flags `run` has, and which of them take a value in the next word.
 struct FlagsOfRun(clap::Command);
 
 impl FlagsOfRun {

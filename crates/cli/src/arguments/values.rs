@@ -1,4 +1,4 @@
-//! Values of flags: each is checked, and what is wrong with one is said in a sentence.
+//! Values of flags: checks each one, and describes what is wrong with it in a sentence.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub(super) fn check_home_migration(given: &str, protocol: Protocol) -> Result<St
         let movable = Protocol::ALL.into_iter().filter(|protocol| protocol.homes() == Homes::AsToldTo);
         let movable: Vec<&str> = movable.map(Protocol::name).collect();
         return Err(Failure::new(format!(
-            "--home-migration {policy} does not go with --protocol {}, which leaves no choice of that; use --protocol {}, or leave --home-migration out",
+            "--home-migration {policy} does not apply to --protocol {}; use --protocol {}, or leave --home-migration out",
             protocol.name(),
             movable.join(" or ")
         )));
@@ -32,10 +32,11 @@ pub(super) fn check_home_migration(given: &str, protocol: Protocol) -> Result<St
     Ok(policy)
 }
 
-/// The most program threads a node.
+/// The maximum number of program threads on a node.
 pub(super) const THREADS_MAX: u16 = 256;
 
-/// One thread a usable core, and at least two nodes: a job of one node shows nothing.
+/// Returns one node for each usable core that its threads need, and at least two: a job of one node shows
+/// nothing.
 pub(super) fn default_nodes(threads_per_node: u16) -> u16 {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     (cores / usize::from(threads_per_node)).clamp(2, usize::from(MAX_NODES)) as u16
@@ -54,7 +55,7 @@ pub(super) fn check_threads(given: &str) -> Result<u16, Failure> {
     match given.parse::<u16>() {
         Ok(threads) if (1..=THREADS_MAX).contains(&threads) => Ok(threads),
         _ => Err(Failure::new(format!(
-            "expected a number of threads a node from 1 to {THREADS_MAX} after -t, got '{given}'"
+            "expected a number of threads per node from 1 to {THREADS_MAX} after -t, got '{given}'"
         ))),
     }
 }
@@ -99,12 +100,12 @@ pub(super) fn check_switch(flag: &str, given: &str) -> Result<bool, Failure> {
     }
 }
 
-/// The longest silence that is told from none at all: a day.
+/// The longest silence after which a node can be considered dead: a day.
 pub(super) const DEAD_AFTER_MAX: Duration = Duration::from_secs(86_400);
 
 pub(super) fn check_dead_after(given: &str) -> Result<Duration, Failure> {
     let seconds = given.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    // Shorter ones would take a busy node for a dead one.
+    // Shorter times would declare a busy node dead.
     let good = |silence: &Duration| {
         silence.is_zero() || (Duration::from_millis(100)..=DEAD_AFTER_MAX).contains(silence)
     };
@@ -146,7 +147,7 @@ pub(super) fn check_page_size(given: &str) -> Result<PageSize, Failure> {
     PageSize::new(bytes).map_err(|error| Failure::new(error.to_string()))
 }
 
-/// A number of bytes, or of K, M, G, T (powers of two).
+/// Parses a number of bytes, or of K, M, G or T (powers of two).
 pub(super) fn parse_size(given: &str) -> Option<u64> {
     let shift = match given.chars().last()?.to_ascii_uppercase() {
         'K' => 10,
@@ -193,7 +194,7 @@ pub(super) fn check_variables(given: Vec<OsString>) -> Result<Vec<(OsString, OsS
         if name_bytes < bytes.len() {
             variables.push((name, OsString::from_vec(bytes[name_bytes + 1..].to_vec())));
         } else if let Some(value) = std::env::var_os(&name) {
-            // As it is here: nodes of this machine see it anyway, those of others do not.
+            // Nodes of this machine inherit the variable anyway; those of other machines do not.
             variables.push((name, value));
         }
     }
@@ -213,7 +214,7 @@ pub(super) fn check_inject(given: &str) -> Result<InjectedFaults, Failure> {
             faults.seed = value.parse().map_err(|_| wrong(part))?;
             continue;
         }
-        // A network that loses everything carries no job at all.
+        // A network that loses every datagram cannot carry a job.
         let probability =
             value.parse::<f64>().ok().filter(|p| (0.0..1.0).contains(p)).ok_or_else(|| wrong(part))?;
         match name {

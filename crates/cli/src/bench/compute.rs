@@ -1,4 +1,4 @@
-//! What one node costs a program: the same loops over private and over shared memory, in turns.
+//! What one node costs a program: the same loops over private and over shared memory, alternately.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,13 +11,13 @@ use super::samples::Taken;
 use super::shared::Region;
 use super::{BenchPlan, Row, row};
 
-/// More than most caches hold.
+/// Larger than most caches.
 const BYTES: usize = 32 << 20;
 const WARM_UP: usize = 2;
 
 type Loop = fn(&mut [u64]);
 
-/// In a job of one node; each row is measured when it is asked for.
+/// Measures in a job of one node; each row is measured when it is requested.
 pub fn measure(runtime: &Runtime, plan: &BenchPlan) -> impl Iterator<Item = Row> {
     let mut private = vec![0u64; BYTES / 8];
     let shared = Region::allocate(runtime, BYTES, Placement::On(NodeId::ZERO), None).words();
@@ -51,7 +51,7 @@ fn in_order(words: &mut [u64]) {
 fn anywhere(words: &mut [u64]) {
     let mut at = 1usize;
     for _ in 0..words.len() / 16 {
-        // A full-period generator modulo 2⁶⁴ (Knuth's MMIX): its high bits wander over the whole array.
+        // A full-period generator modulo 2⁶⁴ (Knuth's MMIX), whose high bits spread over the whole array.
         at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let index = (at >> 33) % words.len();
         words[index] ^= at as u64;

@@ -1,5 +1,5 @@
-//! A clean page against its twin: the comparison that a release makes of every page that may have been
-//! written. And the way of the diffs of pages that have changed.
+//! Compares a clean page with its twin, as a release does with every page that may have been written, and
+//! measures the way of the diffs of changed pages.
 
 mod way;
 
@@ -15,15 +15,15 @@ use super::shared::PAGE_BYTES;
 use super::{Row, row};
 use crate::failure::Failure;
 
-/// Pages and twins together are more than any cache holds.
+/// Pages and twins together exceed every cache.
 const COLD_BYTES: usize = 128 << 20;
-/// A comparison is shorter than a reading of the clock: so many are timed together.
+/// The number of hot comparisons timed together, since one is shorter than reading the clock.
 const HOT_BATCH: usize = 1000;
-/// Cold pages are timed together, too, so that the processor's own prefetching counts for both sides.
+/// The number of cold comparisons timed together, so that the processor's prefetching helps both sides alike.
 const COLD_BATCH: usize = 64;
 const WARM_UP: usize = 10;
 
-/// In this process, which is no node.
+/// Measures in this process, which is not a node.
 pub fn measure(quick: bool) -> Result<Vec<Row>, Failure> {
     let cold_bytes = if quick { COLD_BYTES / 2 } else { COLD_BYTES };
     let pages = cold_bytes / PAGE_BYTES;
@@ -34,7 +34,7 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Failure> {
         memory.write(id(page), 0, &content).map_err(failed)?;
         twins.make(id(page), PAGE_BYTES);
     }
-    // The same bytes in private memory: as many as page and twin have.
+    // As many bytes in private memory as page and twin have.
     let plain = vec![1u64; 2 * cold_bytes / 8];
     let plain_words = 2 * PAGE_BYTES / 8;
 
@@ -56,7 +56,7 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// A region of so many pages in this process, and the first granule of each.
+/// Allocates a region of `pages` pages in this process, and returns the first granule of each.
 fn region(pages: usize) -> Result<(Arc<SharedMemory>, impl Fn(usize) -> PageId), Failure> {
     let region_bytes = (pages * PAGE_BYTES) as u64;
     let config = MemoryConfig { region_bytes, ..MemoryConfig::default() };
@@ -71,7 +71,7 @@ fn failed(error: MemoryError) -> Failure {
     Failure::new(format!("cannot measure: {error}"))
 }
 
-/// Times of single operations, from batches of them.
+/// Measures single operations in batches.
 fn batches(times: usize, batch: usize, mut operation: impl FnMut(usize)) -> Taken {
     let mut next = 0;
     let mut nanos = Vec::with_capacity(times);
@@ -86,7 +86,7 @@ fn batches(times: usize, batch: usize, mut operation: impl FnMut(usize)) -> Take
     Taken::new(nanos, WARM_UP)
 }
 
-/// Loads every word; the compiler makes vector instructions of it.
+/// Loads every word; the compiler vectorises it.
 fn sum(words: &[u64]) -> u64 {
     words.iter().fold(0, |sum, word| sum.wrapping_add(*word))
 }

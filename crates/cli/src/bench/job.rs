@@ -1,4 +1,4 @@
-//! The jobs that are measured: this very command, or a program, on the nodes of a job.
+//! The jobs that are measured: this command, or a program, on the nodes of a job.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,7 @@ use crate::failure::{Failure, STATUS_HIROBA, system_words};
 use crate::lines::read_lines;
 use crate::run::remarks;
 
-/// What all jobs of a measurement have in common, and what differs.
+/// What the jobs of a measurement have in common, and what differs.
 pub struct Job<'a> {
     pub options: &'a BenchOptions,
     pub setting: &'a Setting,
@@ -22,11 +22,11 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Runs this command on the nodes and tells its rows as they come. Returns the exit status if the job
+    /// Runs this command on the nodes and prints its rows as they arrive. Returns the exit status if the job
     /// failed.
     pub fn measure(&self, plan: &BenchPlan, told: &mut Told) -> Result<Result<(), u8>, Failure> {
         let failed = |error: std::io::Error| {
-            Failure::new(format!("cannot run a job to measure: {}", system_words(&error)))
+            Failure::new(format!("cannot run the job that is measured: {}", system_words(&error)))
         };
         let mut child =
             self.command_of_nodes(plan).and_then(|mut command| command.spawn()).map_err(failed)?;
@@ -44,7 +44,7 @@ impl Job<'_> {
                 Ok(Report::Legs(legs)) => told.legs(legs),
                 Ok(Report::Account(account)) => accounts.push(account),
                 Err(error) => {
-                    return Err(Failure::new(format!("a measuring node said what is no row: {error}")));
+                    return Err(Failure::new(format!("a measuring node sent an invalid row: {error}")));
                 }
             }
             Ok(())
@@ -81,7 +81,7 @@ impl Job<'_> {
         Ok(command)
     }
 
-    /// Options of `hiroba run`.
+    /// Returns the options of `hiroba run`.
     fn arguments(&self) -> Vec<String> {
         let (count, setting) = (self.nodes.to_string(), self.setting);
         let shape = ["-n", &count, "--fabric", self.options.fabric.name(), "--protocol", self.protocol];
@@ -90,19 +90,20 @@ impl Job<'_> {
     }
 }
 
-/// Returns this command, to run a job with: its standard output is read, and it ends with the measurement.
+/// Returns this command for running a job: its standard output is read, and it ends with the measurement.
 fn command() -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     remarks::omit_those_of_allocations(&mut command);
-    // A measurement that is killed takes its job with it.
+    // If the measurement is killed, its job ends too.
     let prepare = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?);
     // SAFETY: a system call only, which is allowed between fork and exec.
     unsafe { command.pre_exec(prepare) };
     Ok(command)
 }
 
-/// Waits for a job whose output has ended. Returns its exit status if it failed; then it has said why.
+/// Waits for a job whose output has ended. Returns its exit status if it failed, in which case it has printed
+/// the reason.
 pub fn wait_for(mut child: Child) -> std::io::Result<Result<(), u8>> {
     let status = child.wait()?;
     Ok(match status.success() {

@@ -1,6 +1,6 @@
 //! Where the time of a barrier, a hand-over, a fetch and a release goes, leg by leg, on each node.
 //!
-//! Only in builds with the feature `legs`. Stamps take time of their own, which is subtracted from the legs
+//! Only in builds with the feature `legs`. Stamps take time themselves, which is subtracted from the legs
 //! that they end.
 
 use std::time::{Duration, Instant};
@@ -14,9 +14,9 @@ use super::markdown::line;
 use super::node::{HOME, Home, Node, WARM_UP, report, scattered};
 use super::shared::PAGE_BYTES;
 
-/// Pages that are fetched lie so far apart that each takes a message of its own.
+/// The distance of pages that are fetched, so that each takes a message of its own.
 const STRIDE: usize = 8 * PAGE_BYTES;
-/// How long a node keeps the lock, so that the other has asked for it before it is given up.
+/// How long a node keeps the lock, so that the other has requested it before the release.
 const HELD: Duration = Duration::from_micros(150);
 
 /// The legs of an operation on one node.
@@ -24,14 +24,14 @@ const HELD: Duration = Duration::from_micros(150);
 pub struct OfNode {
     operation: String,
     node: u16,
-    /// Leg by leg: its index in [`Leg::ALL`], microseconds an operation, stamps an operation.
+    /// For each leg: its index in [`Leg::ALL`], microseconds per operation, stamps per operation.
     legs: Vec<(usize, f64, f64)>,
-    /// The core's lock: how often an operation holds it, for how long on average, and for how long but once
-    /// in a hundred times, in microseconds.
+    /// The core's lock: how many times per operation it is held, for how long on average, and the 99th
+    /// percentile, in microseconds.
     holds: Option<(f64, f64, f64)>,
 }
 
-/// The legs that have been told, of all operations.
+/// The legs of all operations so far.
 #[derive(Debug, Default)]
 pub struct Legs {
     told: Vec<OfNode>,
@@ -44,7 +44,7 @@ impl Legs {
     }
 
     /// Returns a Markdown table with a column for each operation and node, and a line for each leg in the
-    /// order of a fetch. Returns `None` if nothing was told since the last table.
+    /// order of a fetch. Returns `None` if there are none since the last table.
     pub fn take_table(&mut self) -> Option<String> {
         let mut told = std::mem::take(&mut self.told);
         let operations: Vec<String> = told.iter().map(|legs| legs.operation.clone()).collect();
@@ -54,8 +54,7 @@ impl Legs {
     }
 }
 
-/// Microseconds an operation in all legs but the last two lines, which are their sum and the number of
-/// stamps.
+/// Formats microseconds per operation in all legs; the last two lines are their sum and the number of stamps.
 fn table(columns: &[OfNode]) -> String {
     let with_cells = |name: &str, cell: &dyn Fn(&OfNode) -> String| {
         line([name.to_owned()].into_iter().chain(columns.iter().map(cell)))
@@ -70,7 +69,7 @@ fn table(columns: &[OfNode]) -> String {
         }
     }
     let sum_of = |legs: &OfNode, part: fn(&(usize, f64, f64)) -> f64| -> f64 {
-        // What a node waits for is the other's work.
+        // Waiting is the other node's work.
         // Begins with +0: the sum of nothing is -0, which is printed with its sign.
         legs.legs
             .iter()
@@ -91,7 +90,7 @@ fn table(columns: &[OfNode]) -> String {
 impl Node<'_> {
     pub fn legs(&mut self) {
         let times = self.plan.times(2000);
-        // Before anything is mapped: releases look at what is.
+        // Measured before anything is mapped, since releases scan what is.
         self.legs_of_barriers(times);
         self.legs_of_hand_overs(times);
         self.legs_of_fetches(times);
@@ -122,7 +121,7 @@ impl Node<'_> {
             legs::operation();
             self.runtime.unlock(lock);
         }
-        // Both nodes have had the lock as often: each hand-over is one node's release and the other's
+        // Both nodes have had the lock equally often: each hand-over is one node's release and the other's
         // acquire.
         self.tell_legs("hand-over each way", times);
     }
@@ -162,7 +161,7 @@ impl Node<'_> {
         self.tell_legs("release, 1 page dirty", times);
     }
 
-    /// Tells the legs of this node, a time and a number of stamps for each operation.
+    /// Sends the legs of this node, with a time and a number of stamps for each operation.
     fn tell_legs(&self, operation: &str, times: usize) {
         let taken = legs::take().into_iter().map(|leg| {
             let stamps = leg.stamps as f64 / times as f64;

@@ -1,4 +1,4 @@
-//! Locks: taken from a node that waits, handed over to one that waits for them, fought for, and alone.
+//! Locks: taken from a node that waits, handed over to a waiting node, contended, and uncontended.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use super::raw::REQUEST_BYTES;
 use super::samples::Taken;
 use super::shared::{PAGE_BYTES, Region};
 
-/// How long a node keeps the lock, so that the other has asked for it before it is given up.
+/// How long a node keeps the lock, so that the other has requested it before the release.
 const HELD: Duration = Duration::from_micros(150);
 
-/// Nanoseconds on a clock that all processes of this machine share.
+/// Returns nanoseconds of a clock that all processes of this machine share.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -67,12 +67,12 @@ impl Node<'_> {
         self.tell("lock and unlock", "", "nobody else wants it", taken, None);
     }
 
-    /// From the client's beginning to give the lock up, with some pages of the home's written, until the home
-    /// has it: both ask for it again as soon as they have given it up.
+    /// Measures from the client's release of the lock, with some pages of the home's written, until the home
+    /// has it. Both request it again as soon as they have released it.
     fn handed_over(&self, lock: LockId, dirty: Region, pages: usize) -> Option<Taken> {
         let runtime = self.runtime;
         let rounds = self.plan.times(1000);
-        // Per round: when the lock was there, and when it was given up.
+        // For each round: when the lock was acquired, and when it was released.
         let table = |home| Region::allocate(runtime, rounds * 16, hiroba_wire::Placement::On(home), None);
         let tables = [table(HOME), table(CLIENT)];
         runtime.barrier();
@@ -108,13 +108,12 @@ impl Node<'_> {
         let warm_up = WARM_UP.min(nanos.len() / 2);
         let taken = Taken::new(nanos.split_off(warm_up), warm_up);
         runtime.barrier();
-        // Where cores are short, it may be that nobody ever waited for the lock.
+        // With too few cores, it may be that no node ever waited for the lock.
         Some(taken).filter(|taken| taken.len() > 0)
     }
 }
 
-/// From each time the client gave the lock up until the home had it, in nanoseconds, where the home was the
-/// next to have it.
+/// Returns the nanoseconds from each release by the client until the home had the lock, if the home was next.
 fn hand_overs(home: &[(u64, u64)], client: &[(u64, u64)]) -> Vec<f64> {
     let next_of_client = client.iter().skip(1).map(|(acquired, _)| *acquired).chain([u64::MAX]);
     let mut nanos = Vec::new();
@@ -134,8 +133,8 @@ mod tests {
     #[test]
     fn only_what_went_from_one_to_the_other_counts() {
         let home = [(100, 200), (350, 400), (900, 950)];
-        // Given up at 300 and had at 350; taken again at 460 by the client itself; given up at 800 and had at
-        // 900.
+        // Released at 300 and acquired at 350; acquired again at 460 by the client itself; released at 800
+        // and acquired at 900.
         let client = [(250, 300), (410, 450), (460, 800)];
         assert_eq!(hand_overs(&home, &client), [50.0, 100.0]);
     }

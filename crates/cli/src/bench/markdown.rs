@@ -1,5 +1,5 @@
 //! The rows as Markdown tables, one for each kind of figure, line by line as they are measured: for documents
-//! that are renewed by the command that measures. A cell holds one figure.
+//! that are renewed by the command that measures. A cell contains one figure.
 
 use std::fmt::Write;
 
@@ -8,25 +8,25 @@ use super::{Figures, Row};
 
 const TIMES: [&str; 7] = ["what", "state", "p50 µs", "raw p50 µs", "ratio", "p99 µs", "raw p99 µs"];
 const BANDWIDTHS: [&str; 5] = ["what", "state", "GB/s", "raw GB/s", "ratio"];
-/// Columns of words; those of figures stand behind them.
+/// The number of columns of words, which precede those of figures.
 const WORDS: usize = 2;
 
-/// Tables that grow.
+/// Tables that are written row by row.
 #[derive(Debug)]
 pub struct Markdown {
     /// What the heading says of all rows; it is left out of their states.
     setting: String,
-    /// The kind of figures in the table that has begun.
+    /// The kind of figures in the current table.
     begun: Option<bool>,
 }
 
 impl Markdown {
-    /// No table has begun.
+    /// Starts without a table.
     pub fn new(setting: &str) -> Markdown {
         Markdown { setting: setting.to_owned(), begun: None }
     }
 
-    /// Returns the lines of a row, after the head of a table where its kind of figures has none yet.
+    /// Returns the lines of a row, after the head of a table if its kind of figures needs a new one.
     pub fn lines(&mut self, row: &Row) -> String {
         let is_time = matches!(row.figures, Figures::Time { .. });
         let mut text = String::new();
@@ -76,7 +76,7 @@ pub fn line(cells: impl IntoIterator<Item = String>) -> String {
     text + "\n"
 }
 
-/// A bar would end the cell.
+/// Escapes bars, which would end the cell.
 fn escaped(words: &str) -> String {
     words.replace('|', "\\|")
 }

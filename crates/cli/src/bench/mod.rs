@@ -40,34 +40,34 @@ pub use plan::{BenchOptions, BenchPlan, Group, UnsealedJob};
 use program::Program;
 use told::Told;
 
-/// One line of the result.
+/// One row of the result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// What was measured.
     pub name: String,
-    /// What carried the messages; empty when there were none.
+    /// The fabric that carried the messages; empty if there were none.
     pub fabric: String,
-    /// In which state of the nodes and pages.
+    /// The state of nodes and pages.
     pub state: String,
     /// The figures.
     #[serde(flatten)]
     pub figures: Figures,
-    /// Ours over the raw one (of bandwidths: ours as a part of it).
+    /// Ours divided by the raw figure (of bandwidths: ours as a part of it).
     pub ratio: Option<f64>,
-    /// How many times it was measured.
+    /// The number of measured repetitions.
     pub repetitions: usize,
-    /// How many times it was done before, unmeasured.
+    /// The number of unmeasured repetitions before.
     pub warm_up: usize,
-    /// The least share of the processors that a process of the measurement got of what it could have used,
-    /// over all that was measured together; `None` where the kernel does not count it.
+    /// The least share of the processors that a process of the measurement got of what it could have used;
+    /// `None` if the kernel does not count it.
     #[serde(default)]
     pub core_share: Option<f64>,
-    /// Threads that waited for a core did so for others of the measurement.
+    /// Whether threads waited for cores that others of the measurement used.
     #[serde(default)]
     pub shares_cores: bool,
 }
 
-/// What a row says.
+/// The figures of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Figures {
@@ -77,44 +77,44 @@ pub enum Figures {
         p50_us: f64,
         /// The 99th percentile.
         p99_us: f64,
-        /// The median of the same without Hiroba.
+        /// The median without Hiroba.
         raw_us: Option<f64>,
-        /// Its 99th percentile.
+        /// The 99th percentile without Hiroba.
         raw_p99_us: Option<f64>,
-        /// Our 99th percentile over that.
+        /// Our 99th percentile divided by that.
         ratio_p99: Option<f64>,
     },
-    /// Bytes moved in a time, in 10⁹ bytes a second.
+    /// Bytes moved per time, in 10⁹ bytes per second.
     Bandwidth {
         /// With Hiroba.
         gb_per_s: f64,
-        /// Without.
+        /// Without Hiroba.
         raw_gb_per_s: Option<f64>,
     },
 }
 
-/// What a node says on standard output.
+/// What a node writes to standard output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Report {
     /// What is being measured now.
     Progress(String),
     /// A result.
     Row(Row),
-    /// Where the time of an operation goes on the node that says so.
+    /// Where the time of an operation goes on this node.
     #[cfg(feature = "legs")]
     Legs(legs::OfNode),
-    /// The node is about to leave: what it got of the processors, among others.
+    /// The node is about to leave: its account contains its share of the processors.
     Account(NodeStatistics),
 }
 
-/// Measures what was asked for, prints the table, writes the JSON.
+/// Measures the requested groups, prints the table, and writes the JSON.
 pub fn bench(options: &BenchOptions) -> Result<u8, Failure> {
     const JSON: Purpose = Purpose { what: "the rows", flag: "--json", status: STATUS_HIROBA };
     let json = options.json.as_deref().map(|path| OutputFile::open(path, JSON)).transpose()?;
     let setting = Setting::choose(options)?;
     let mut told = Told::new(&heading(options, &setting), &setting.describe(), options.markdown);
     for group in &options.groups {
-        // A job that failed has said why.
+        // A job that failed has printed the reason.
         if let Err(status) = measure(*group, options, &setting, &mut told)? {
             return Ok(status);
         }
@@ -127,7 +127,7 @@ pub fn bench(options: &BenchOptions) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Measures one group and tells its rows; or returns the exit status of a job that failed.
+/// Measures one group and prints its rows, or returns the exit status of a job that failed.
 fn measure(
     group: Group,
     options: &BenchOptions,
@@ -148,7 +148,8 @@ fn measure(
         Group::Program => return measure_program(options, setting, told),
         _ => {}
     }
-    // A job each: a release costs by what is mapped, so what one group has mapped must not weigh on the next.
+    // Each group has a job of its own: a release costs by what is mapped, so one group's memory must not slow
+    // the next.
     let nodes = if group == Group::Compute { 1 } else { options.nodes };
     let plan = BenchPlan {
         groups: vec![group],
@@ -173,15 +174,15 @@ fn measure_program(
     told: &mut Told,
 ) -> Result<Result<(), u8>, Failure> {
     if options.without_seal {
-        told.remark("a C program is left out: programs' messages bear seals");
+        told.remark("no C program was measured: messages of programs are always encrypted");
         return Ok(Ok(()));
     }
     told.progress(Group::Program.name());
     let failed = |error: std::io::Error| {
-        Failure::new(format!("cannot compile a program to measure: {}", system_words(&error)))
+        Failure::new(format!("cannot compile the program that is measured: {}", system_words(&error)))
     };
     let Some(program) = Program::compile().map_err(failed)? else {
-        told.remark("a C program is left out: it could not be compiled");
+        told.remark("no C program was measured: it could not be compiled");
         return Ok(Ok(()));
     };
     let protocol = Protocol::Hlrc.name();
@@ -195,8 +196,8 @@ fn measure_program(
     Ok(Ok(()))
 }
 
-/// Says what all rows have in common. The Markdown form names the machine as well, since a document is read
-/// elsewhere.
+/// Formats what all rows have in common. The Markdown form names the machine as well, since a document is
+/// read elsewhere.
 fn heading(options: &BenchOptions, setting: &Setting) -> String {
     let nodes = counted(&options.nodes.to_string(), "node", "nodes");
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
@@ -211,14 +212,14 @@ fn heading(options: &BenchOptions, setting: &Setting) -> String {
     format!("{machine}. {nodes} over {fabric}{seal}, fault source {source}, write tracking {tracking}.\n")
 }
 
-/// How faults are caught and writes found in the measured jobs: named, so that each row can say it.
+/// How faults are caught and writes found in the measured jobs, named for the rows.
 struct Setting {
     fault_source: &'static str,
     write_tracking: &'static str,
 }
 
 impl Setting {
-    /// As asked for, else what a job would choose by itself.
+    /// Takes the requested settings, else those that a job would choose by itself.
     fn choose(options: &BenchOptions) -> Result<Setting, Failure> {
         let sources = [
             ("sigbus", FaultSourceChoice::Sigbus),
@@ -236,7 +237,7 @@ impl Setting {
                 }
             }
         }
-        Err(refused.unwrap_or_else(|| Failure::new("no way to catch page faults is left to choose from")))
+        Err(refused.unwrap_or_else(|| Failure::new("no way to catch page faults works here")))
     }
 
     fn describe(&self) -> String {
@@ -244,7 +245,7 @@ impl Setting {
     }
 }
 
-/// What was measured, beside the same without Hiroba.
+/// Makes a row of what was measured and the same without Hiroba.
 fn row(name: &str, fabric: &str, state: &str, taken: samples::Taken, raw: Option<&samples::Taken>) -> Row {
     let (p50_us, p99_us) = (taken.median_us(), taken.percentile_us(99));
     let (raw_us, raw_p99_us) = raw.map(|raw| (raw.median_us(), raw.percentile_us(99))).unzip();

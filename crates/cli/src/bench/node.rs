@@ -16,16 +16,16 @@ use crate::failure::Failure;
 
 pub const HOME: NodeId = NodeId(0);
 pub const CLIENT: NodeId = NodeId(1);
-/// Operations before the first that counts.
+/// The number of operations before the first that counts.
 pub const WARM_UP: usize = 32;
-/// Name of the rows that show what the seal adds to a raw exchange.
+/// The name of the rows that show what encryption adds to a raw exchange.
 pub const RAW_SEALED: &str = "raw exchange, sealed as the fabric does";
-/// Name of the rows of faults that a message answers.
+/// The name of the rows of faults that a message answers.
 const PAGE_FETCHED: &str = "read fault, page fetched";
-/// Bytes that one changed word of a page takes in a message: the page's number, the run, eight bytes.
+/// The bytes that one changed word of a page takes in a message: the page's number, the run, eight bytes.
 const DIFF_BYTES: usize = 24;
 
-/// Takes part in a measured job. Called in a process that `hiroba bench` has started as a node.
+/// Takes part in a measured job, in a process that `hiroba bench` has started as a node.
 pub fn serve_as_node(plan: &BenchPlan) -> Result<u8, Failure> {
     let failed = |what: String| Failure::new(format!("cannot measure: {what}"));
     let runtime = Runtime::join_measurement().map_err(|error| failed(error.to_string()))?;
@@ -59,7 +59,7 @@ pub fn serve_as_node(plan: &BenchPlan) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// One line, in one piece.
+/// Writes a report as one line.
 pub fn report(report: &Report) {
     let line = serde_json::to_string(report).unwrap_or_default() + "\n";
     let _ = std::io::stdout().write_all(line.as_bytes());
@@ -70,22 +70,22 @@ pub fn report(report: &Report) {
 pub enum Home {
     /// Waits in a barrier and serves the runtime's messages.
     Waiting,
-    /// Answers plain requests, awake.
+    /// Polls for raw requests and answers them.
     Answering,
-    /// Computes; a thread that sleeps until something comes answers plain requests.
+    /// Computes, while a thread that sleeps until a request arrives answers raw requests.
     Computing,
 }
 
-/// Pages that are touched one by one lie so far apart that one fault does not settle the next page's, too.
+/// The distance of pages that are touched one by one: one fault must not bring the next page, too.
 const STRIDE: usize = 8 * PAGE_BYTES;
 
-/// The offsets of pages in an order without a pattern, lest they be fetched ahead: single fetches are to be
-/// measured.
+/// Returns the offsets of pages in an order without a pattern, so that they are not fetched ahead: single
+/// fetches are to be measured.
 pub fn scattered(pages: usize) -> Vec<usize> {
     scattered_by(0, pages)
 }
 
-/// The same in an order that depends on a seed.
+/// Returns the same in an order that depends on a seed.
 fn scattered_by(seed: u64, pages: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..pages).map(|page| page * STRIDE).collect();
     let mut random = seeded(seed);
@@ -126,8 +126,8 @@ impl<'a> Node<'a> {
         Ok(node)
     }
 
-    /// What seals the raw exchanges: a cipher where the fabric seals its messages, so that like is compared
-    /// with like.
+    /// Returns the cipher of the raw exchanges, if the fabric encrypts its messages, so that the comparison
+    /// is fair.
     fn cipher(&self) -> Option<Cipher> {
         self.plan.is_sealed().then(|| match self.runtime.node().index().checked_sub(1) {
             None => Cipher::at_home(),
@@ -147,7 +147,7 @@ impl<'a> Node<'a> {
         Region::allocate(self.runtime, bytes, Placement::On(home), None)
     }
 
-    /// Has the client do something while the home is in a state; all nodes meet before and after.
+    /// Lets the client run `measure` while the home is in a state. All nodes meet before and after.
     pub fn while_home<T>(&mut self, state: Home, measure: impl FnOnce(&mut Raw) -> T) -> Option<T> {
         self.runtime.barrier();
         let mut result = None;
@@ -179,12 +179,12 @@ impl<'a> Node<'a> {
         });
     }
 
-    /// Exchanges with the home by the raw peer, sealed as the fabric seals its messages.
+    /// Exchanges messages with the home through the raw peer, encrypted as the fabric's are.
     pub fn raw_exchange(&mut self, state: Home, answer_bytes: usize, times: usize) -> Option<Taken> {
         self.while_home(state, |raw| Taken::each(times, WARM_UP, |_| _ = raw.ask(answer_bytes)))
     }
 
-    /// Measures something of the raw peer without seals. Returns `None` where there are none anyway.
+    /// Measures the raw peer without encryption. Returns `None` if it has none anyway.
     pub fn unsealed<T>(&mut self, measure: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         if !self.plan.is_sealed() {
             return None;
@@ -211,12 +211,12 @@ impl<'a> Node<'a> {
         self.home_writes();
     }
 
-    /// Faults that need no message: what the fault itself costs.
+    /// Measures faults that need no message: the cost of the fault itself.
     fn faults_on_data_here(&mut self, pages: usize) {
         let order = scattered(pages);
         let own = self.region(pages * STRIDE, CLIENT);
         if self.is_home() {
-            // So that the client's frames hold data which its program has never touched.
+            // The client's frames then contain data that its program has never touched.
             (0..pages).for_each(|page| own.store(page * STRIDE, 1));
         }
         let taken = self.while_home(Home::Waiting, |_| {
@@ -225,7 +225,8 @@ impl<'a> Node<'a> {
         self.tell("read fault, data here already", "", &self.plan.setting, taken, None);
     }
 
-    /// First fetches of pages, into frames that the kernel makes for them, and first writes to the copies.
+    /// Measures first fetches of pages, into frames that the kernel allocates, and first writes to the
+    /// copies.
     fn fetches(&mut self, pages: usize) {
         let plan = self.plan;
         let (setting, fabric) = (&plan.setting, plan.fabric.name());
@@ -240,7 +241,8 @@ impl<'a> Node<'a> {
         }
         let remote = self.filled(pages * STRIDE, None);
         let write = |value| Taken::each(timed, WARM_UP, |turn| remote.store(order[turn], value));
-        // No barrier lies between the two: the first one after a page was fetched takes it away again.
+        // There is no barrier between the two, since the first barrier after a fetch would void the page
+        // again.
         let taken = self.while_home(Home::Waiting, |_| {
             (Taken::each(timed, WARM_UP, |turn| _ = remote.load(order[turn])), write(2))
         });
@@ -254,8 +256,8 @@ impl<'a> Node<'a> {
         self.tell(name, "", &format!("{setting}, written before each release"), taken, None);
     }
 
-    /// Fetches of pages whose frames are there, since copies were: the home's writes have voided them. Each
-    /// page is voided once, and read again in another order, so that neither habits nor streams bring it
+    /// Measures fetches of pages whose frames exist, since the home's writes have voided earlier copies. Each
+    /// page is voided once and read again in another order, so that neither habits nor streams fetch it
     /// before its fault.
     fn fetches_of_voided_pages(&mut self, pages: usize) {
         let remote = self.filled(pages * STRIDE, None);
@@ -286,7 +288,7 @@ impl<'a> Node<'a> {
         self.tell(PAGE_FETCHED, self.plan.fabric.name(), &state, taken, raw.as_ref());
     }
 
-    /// The home's own first writes to pages that others have copies of.
+    /// Measures the home's own first writes to pages of which other nodes have copies.
     fn home_writes(&mut self) {
         let pages = self.plan.times(1024);
         let own = self.region(pages * PAGE_BYTES, CLIENT);
@@ -305,7 +307,7 @@ impl<'a> Node<'a> {
         self.tell("first write of the home", "", &state, taken, None);
     }
 
-    /// A region at the home in which no page is zero.
+    /// Allocates a region at the home in which no page is zero.
     pub fn filled(&mut self, bytes: usize, page: Option<PageSize>) -> Region {
         let region = Region::allocate(self.runtime, bytes, Placement::On(HOME), page);
         if self.is_home() {
@@ -344,7 +346,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A lock whose manager is the client.
+    /// Returns a lock whose manager is the client.
     pub fn own_lock(&self) -> LockId {
         let nodes = self.runtime.nodes();
         (1..).map(LockId).find(|lock| lock.manager(nodes) == CLIENT).expect("every node manages some")
@@ -369,7 +371,7 @@ impl<'a> Node<'a> {
     fn releases(&mut self) {
         let large = if self.plan.quick { 128 << 20 } else { 1 << 30 };
         let dirty = self.filled(1024 * PAGE_BYTES, None);
-        // Large pages are mapped sooner; what a release scans is the same.
+        // Large pages are mapped faster; a release scans the same.
         for (bytes, page) in [(16 << 20, None), (large, Some(PageSize::MIB_2))] {
             let mapped = Region::allocate(self.runtime, bytes, Placement::On(HOME), page);
             if self.is_client() {
@@ -435,7 +437,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Computes until it is done.
+/// Computes until `done` is set.
 fn keep_busy(done: &AtomicBool) {
     let mut x = 0u64;
     while !done.load(Ordering::Relaxed) {

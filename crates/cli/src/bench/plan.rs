@@ -1,34 +1,34 @@
-//! What to measure.
+//! Describes what to measure.
 
 use hiroba_wire::FabricKind;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// `hiroba bench`, checked.
+/// The options of `hiroba bench`, checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BenchOptions {
     /// What to measure.
     pub groups: Vec<Group>,
     /// Nodes of the measured job.
     pub nodes: u16,
-    /// What carries the messages.
+    /// The fabric that carries the messages.
     pub fabric: FabricKind,
-    /// As on the command line.
+    /// The value on the command line.
     pub fault_source: Option<String>,
-    /// As on the command line.
+    /// The value on the command line.
     pub write_tracking: Option<String>,
-    /// Fewer repetitions.
+    /// Whether to repeat fewer times.
     pub quick: bool,
-    /// Messages bear no seal.
+    /// Whether messages are not encrypted.
     pub without_seal: bool,
-    /// The rows are printed as Markdown.
+    /// Whether the rows are printed as Markdown.
     pub markdown: bool,
     /// Where to write the rows as JSON.
     pub json: Option<PathBuf>,
 }
 
-/// What the hidden subcommand `bench-job` is given.
+/// The arguments of the hidden subcommand `bench-job`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnsealedJob {
     /// Options of `hiroba run`.
@@ -42,30 +42,30 @@ pub struct UnsealedJob {
 pub struct BenchPlan {
     /// What to measure, in this order.
     pub groups: Vec<Group>,
-    /// Fewer repetitions.
+    /// Whether to repeat fewer times.
     pub quick: bool,
-    /// What carries the messages.
+    /// The fabric that carries the messages.
     pub fabric: FabricKind,
-    /// Fault source and write tracking, in words.
+    /// Fault source and write tracking, as text.
     pub setting: String,
-    /// Messages bear no seal.
+    /// Whether messages are not encrypted.
     #[serde(default)]
     pub without_seal: bool,
 }
 
 impl BenchPlan {
-    /// Returns true if the job's messages bear seals.
+    /// Returns true if the job's messages are encrypted.
     pub fn is_sealed(&self) -> bool {
         self.fabric.is_sealed() && !self.without_seal
     }
 
-    /// Returns `full`, or a quarter of it where the measurement is to be quick.
+    /// Returns `full`, or a quarter of it if the measurement is to be quick.
     pub fn times(&self, full: usize) -> usize {
         if self.quick { full.div_ceil(4) } else { full }
     }
 }
 
-/// Things that are measured together.
+/// A group of measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Group {
@@ -77,19 +77,19 @@ pub enum Group {
     Lock,
     /// Atomic operations.
     Atomic,
-    /// Remote pages in a row.
+    /// Remote pages read one after another.
     Stream,
-    /// Releases with pages written before.
+    /// Releases after writing pages.
     Release,
     /// Messages to ports.
     Ports,
-    /// Pages written while a node computes, and what of them is left to send at the release.
+    /// Pages written while a node computes, and what remains to be sent at the release.
     Updates,
     /// Barriers, faults and locks of a C program.
     Program,
-    /// A page against its twin.
+    /// Comparison of a page with its twin.
     Diff,
-    /// What one node costs a program.
+    /// The cost of one node for a program.
     Compute,
     /// Where the time of one message goes.
     #[cfg(feature = "legs")]
@@ -97,7 +97,7 @@ pub enum Group {
 }
 
 impl Group {
-    /// All, in the order in which they are measured.
+    /// All groups, in the order in which they are measured.
     pub const ALL: &[Group] = &[
         Group::Fault,
         Group::Barrier,
@@ -114,7 +114,7 @@ impl Group {
         Group::Legs,
     ];
 
-    /// As on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Group::Fault => "fault",

@@ -1,5 +1,4 @@
-//! Ports: round trips of small messages, and messages of so many pages, beside a raw exchange of as many
-//! bytes.
+//! Ports: round trips of small messages, and messages with pages, beside a raw exchange of as many bytes.
 
 use std::cell::RefCell;
 
@@ -12,9 +11,9 @@ use super::node::{Home, Node, WARM_UP};
 use super::samples::Taken;
 use super::shared::PAGE_BYTES;
 
-/// Sizes of answers, in bytes, around the paper's threshold (440) and ours (8 KiB).
+/// Sizes of answers in bytes, around the paper's threshold (440) and ours (8 KiB).
 const ANSWERS: [usize; 8] = [4, 64, 440, 441, 4096, 8192, 8193, 65_536];
-/// Pages of out-of-line data in a message; the paper's window made dips at 9, 17 and 25.
+/// Pages of out-of-line data in a message; the paper's window caused dips at 9, 17 and 25.
 const PAGES: [usize; 10] = [1, 2, 4, 8, 9, 16, 17, 24, 25, 32];
 /// The id of the last request.
 const END: u32 = u32::MAX;
@@ -43,7 +42,7 @@ fn inline(bytes: usize) -> Message {
 }
 
 impl Client {
-    /// A client of the port that is registered by that name.
+    /// Makes a client of the port that is registered under that name.
     pub fn of(runtime: &'static Runtime, name: &str) -> Client {
         let id = service::LOOK_UP_WAITING;
         let answer = runtime.ask_port_names("bench", id, name.as_bytes(), Vec::new(), Patience::Endless);
@@ -74,7 +73,7 @@ impl Client {
         must(self.runtime, self.runtime.port_call("bench", call));
     }
 
-    /// Round trips with an answer of so many bytes.
+    /// Measures round trips with an answer of `answer_bytes` bytes.
     fn round_trips(&self, answer_bytes: usize, times: usize) -> Taken {
         Taken::each(times, WARM_UP, |_| {
             let answer = self.ask(Message { id: answer_bytes as u32, ..inline(4) });
@@ -82,7 +81,7 @@ impl Client {
         })
     }
 
-    /// Round trips of requests with so many bytes out of line, which are there before.
+    /// Measures round trips of requests with `bytes` bytes out of line, which are written beforehand.
     fn requests_out_of_line(&self, bytes: usize, times: usize) -> Taken {
         let next = RefCell::new(None);
         let prepare = |_| {
@@ -97,7 +96,7 @@ impl Client {
     }
 }
 
-/// Makes a port known by that name.
+/// Registers a port under a name.
 pub fn register(runtime: &Runtime, name: &str) -> Name {
     let port = named(runtime, Call::AllocatePort);
     let rights = vec![RightToSend { name: port, disposition: Disposition::MakeSend }];
@@ -107,7 +106,7 @@ pub fn register(runtime: &Runtime, name: &str) -> Name {
     port
 }
 
-/// Answers requests, by as many bytes as their id says, until the last one.
+/// Answers requests with as many bytes as their id says, until the last one.
 pub fn serve(runtime: &Runtime, port: Name) {
     loop {
         let call = Call::Receive { from: port, bytes_max: None, patience: Patience::Endless };
@@ -121,7 +120,7 @@ pub fn serve(runtime: &Runtime, port: Name) {
 }
 
 impl Node<'_> {
-    /// Ports: the home answers by port while the client measures.
+    /// Measures ports: the home answers through a port while the client measures.
     pub fn ports(&mut self) {
         let times = self.plan.times(400);
         let fabric = self.plan.fabric.name();
@@ -141,7 +140,8 @@ impl Node<'_> {
         }
     }
 
-    /// As many bytes moved by the raw peer: in one answer, or where that is too long for one, in several.
+    /// Measures moving as many bytes with the raw peer: in one answer, or in several if one cannot carry
+    /// them.
     fn raw_moved(&mut self, bytes: usize, times: usize) -> Option<Taken> {
         self.while_home(Home::Answering, |raw| {
             let in_one = bytes <= raw.answer_bytes_max();
@@ -155,7 +155,7 @@ impl Node<'_> {
         })
     }
 
-    /// Has the client measure something of a port that the home serves.
+    /// Makes the client measure a port that the home serves.
     fn by_port<T>(&mut self, measure: impl FnOnce(&Client) -> T) -> Option<T> {
         const NAME: &str = "hiroba bench";
         let mut result = None;
@@ -176,7 +176,7 @@ impl Node<'_> {
         result
     }
 
-    /// Between two threads of the client.
+    /// Measures round trips between two threads of the client.
     fn local_round_trips(&self, times: usize) {
         self.runtime.barrier();
         if self.is_client() {

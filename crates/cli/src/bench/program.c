@@ -1,8 +1,9 @@
-/* What a C program sees of Hiroba's primitives: plain loops of barriers, fetches and locks, by the interface of
- * hiroba.h.
+/* What a C program sees of Hiroba's primitives: plain loops of barriers, fetches and locks, by the interface
+ * of hiroba.h.
  *
- * Compiled and run by `hiroba bench program`. Node 1 measures, node 0 is the home of what it touches. The first
- * argument is the number of repetitions. Each line of the output is a name, a tab, and a time in nanoseconds. */
+ * Compiled and run by `hiroba bench program`. Node 1 measures, node 0 is the home of what it touches. The
+ * first argument is the number of repetitions. Each line of the output is a name, a tab, and a time in
+ * nanoseconds. */
 #include <hiroba.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,7 +19,7 @@ static int64_t now_ns(void)
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* Prints what was measured behind the warm-up, on the node that measures. */
+/* Prints what was measured after the warm-up, on the node that measures. */
 static void report(const char *name, const int64_t *ns, int count)
 {
     if (hiroba_node() == 1)
@@ -26,7 +27,7 @@ static void report(const char *name, const int64_t *ns, int count)
             printf("%s\t%lld\n", name, (long long)ns[i]);
 }
 
-/* Pages in an order without a pattern, so that each is fetched by its own fault. */
+/* Puts pages in an order without a pattern, so that each is fetched by its own fault. */
 static void scatter(int *order, int count)
 {
     uint64_t random = 1;
@@ -52,7 +53,7 @@ int main(int argc, char **argv)
     int *order = malloc((size_t)count * sizeof *order);
     volatile char *memory = hiroba_alloc_at((size_t)count * STRIDE, 0);
     if (ns == NULL || order == NULL || memory == NULL) {
-        fprintf(stderr, "there is too little memory to measure with\n");
+        fprintf(stderr, "not enough memory for the measurement\n");
         return 1;
     }
     scatter(order, count);
@@ -64,7 +65,7 @@ int main(int argc, char **argv)
     }
     report("barrier", ns, count);
 
-    /* Before anything is mapped: releases look at what is. */
+    /* Measured before anything is mapped, since releases scan what is. */
     for (int i = 0; i < 2 * count; i++) {
         if (i % 2 == hiroba_node()) {
             const int64_t began = now_ns();

@@ -1,5 +1,5 @@
-//! Primitives as a C program sees them: a program of plain loops, compiled by `hiroba cc` and run as any
-//! other. Its rows and those that the runtime's own calls give must agree.
+//! Primitives as a C program sees them: a program of plain loops, compiled by `hiroba cc` and run like any
+//! other. Its rows must agree with those of the runtime's own calls.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -14,32 +14,32 @@ use super::{Row, row};
 use crate::failure::{Failure, system_words};
 
 const SOURCE: &str = include_str!("program.c");
-/// How often each operation is measured.
+/// The number of times each operation is measured.
 const TIMES: usize = 2000;
 const TIMES_QUICK: usize = 500;
-/// As in the program.
+/// The same number as in the program.
 const WARM_UP: usize = 32;
-/// The program's names of what it measures, and what is told of it.
+/// The program's names of its measurements, with the names and states of their rows.
 const MEASURED: [(&str, &str, &str); 3] = [
     ("barrier", "barrier of a C program", "nothing written"),
     ("lock", "lock of a C program, taken from its last holder", "that one waits"),
     ("fetch", "read fault of a C program, page fetched", "into a fresh frame, home idle"),
 ];
 
-/// What a run of the program says.
+/// The results of a run of the program.
 pub struct Measured {
     pub rows: Vec<Row>,
     pub nodes: Vec<NodeStatistics>,
 }
 
-/// The program, compiled, in a directory that is removed with it.
+/// The compiled program, in a directory that is removed with it.
 pub struct Program {
     directory: TempDir,
 }
 
 impl Program {
-    /// Compiles it. Returns `None` where that fails; the compiler or the wrapper has said why on standard
-    /// error.
+    /// Compiles the program. Returns `None` if that fails, in which case the compiler or the wrapper has
+    /// printed the reason.
     pub fn compile() -> std::io::Result<Option<Program>> {
         let directory = tempfile::Builder::new().prefix("hiroba-bench-").tempdir()?;
         let source = directory.path().join("program.c");
@@ -51,12 +51,12 @@ impl Program {
         Ok(status.success().then_some(program))
     }
 
-    /// Where it is.
+    /// Returns the path of the executable.
     fn path(&self) -> PathBuf {
         self.directory.path().join("program")
     }
 
-    /// Runs it as a job. Returns what it says, or the exit status of a job that failed.
+    /// Runs it as a job. Returns its results, or the exit status of a job that failed.
     pub fn measure(&self, job: &Job<'_>) -> Result<Result<Measured, u8>, Failure> {
         let failed = |error: std::io::Error| {
             Failure::new(format!("cannot measure a C program: {}", system_words(&error)))
@@ -83,7 +83,7 @@ impl Program {
     }
 }
 
-/// Returns the times of one thing that the program has measured, in nanoseconds.
+/// Returns the times of one operation in the program's output, in nanoseconds.
 fn times_of(key: &str, text: &str) -> Vec<f64> {
     let pairs = text.lines().filter_map(|line| line.split_once('\t'));
     pairs.filter(|(name, _)| *name == key).filter_map(|(_, ns)| ns.parse().ok()).collect()

@@ -1,4 +1,4 @@
-//! Times of single operations and what is told of them.
+//! Times of single operations, and statistics of them.
 
 use std::time::Instant;
 
@@ -6,24 +6,24 @@ use std::time::Instant;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Taken {
     nanos: Vec<f64>,
-    /// How many were done before the first of them.
+    /// How many operations preceded the first of them.
     pub warm_up: usize,
 }
 
 impl Taken {
-    /// Sorts them.
+    /// Sorts the times.
     pub fn new(mut nanos: Vec<f64>, warm_up: usize) -> Taken {
         nanos.sort_by(f64::total_cmp);
         Taken { nanos, warm_up }
     }
 
-    /// Does `operation` some times for nothing and then `times` times by the clock; it is told which time it
-    /// is.
+    /// Runs `operation` `warm_up` times without and then `times` times with the clock. Its argument is the
+    /// number of the run.
     pub fn each(times: usize, warm_up: usize, operation: impl FnMut(usize)) -> Taken {
         Taken::prepared(times, warm_up, |_| {}, operation)
     }
 
-    /// The same, with something done before each time that does not count.
+    /// Does the same with a preparation before each run, which does not count.
     pub fn prepared(
         times: usize,
         warm_up: usize,
@@ -43,22 +43,22 @@ impl Taken {
         Taken::new(nanos, warm_up)
     }
 
-    /// Half of each time: one way of what went to and fro.
+    /// Returns half of each time: one way of a round trip.
     pub fn halved(&self) -> Taken {
         Taken { nanos: self.nanos.iter().map(|nanos| nanos / 2.0).collect(), warm_up: self.warm_up }
     }
 
-    /// How many there are.
+    /// Returns the number of times.
     pub fn len(&self) -> usize {
         self.nanos.len()
     }
 
-    /// The median, in microseconds.
+    /// Returns the median in microseconds.
     pub fn median_us(&self) -> f64 {
         self.percentile_us(50)
     }
 
-    /// What so many percent do not exceed, in microseconds; 0 of nothing.
+    /// Returns a percentile in microseconds; 0 if there are no times.
     pub fn percentile_us(&self, percent: usize) -> f64 {
         let index = (self.nanos.len() * percent / 100).min(self.nanos.len().saturating_sub(1));
         self.nanos.get(index).copied().unwrap_or(0.0) / 1000.0

@@ -1,10 +1,10 @@
-//! Words of shared memory, touched as a program would.
+//! Words of shared memory, accessed as a program does.
 
 use hiroba_base::PageSize;
 use hiroba_node::Runtime;
 use hiroba_wire::Placement;
 
-/// Bytes of the kernel's pages on most machines: the step from one page to the next unless a region says
+/// The size of the kernel's pages on most machines: the step from one page to the next unless a region says
 /// otherwise.
 pub const PAGE_BYTES: usize = 4096;
 
@@ -16,7 +16,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Allocates one; every node calls it alike.
+    /// Allocates a region; every node makes the same call.
     pub fn allocate(runtime: &Runtime, bytes: usize, placement: Placement, page: Option<PageSize>) -> Region {
         match runtime.allocate(bytes as u64, placement, page, None) {
             Ok(start) => Region { start, bytes },
@@ -24,12 +24,12 @@ impl Region {
         }
     }
 
-    /// How many bytes it has.
+    /// Returns its size in bytes.
     pub fn bytes(self) -> usize {
         self.bytes
     }
 
-    /// The address of the word at `offset`.
+    /// Returns the address of the word at `offset`.
     pub fn address(self, offset: usize) -> usize {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.bytes, "a word of the region");
         self.start + offset
@@ -50,7 +50,7 @@ impl Region {
         unsafe { word.write_volatile(value) }
     }
 
-    /// The words as a slice for one thread's loop. Nobody else touches the region while it lives.
+    /// Returns the words as a slice for one thread's loop. Nothing else may access the region while it lives.
     pub fn words(self) -> &'static mut [u64] {
         // SAFETY: the region is aligned, zeroed at first and stays until the process ends; the only caller is
         // the one thread of a job of one node, which takes it once.

@@ -1,6 +1,6 @@
-//! Remote memory read page by page, beside the same bytes moved without Hiroba: into fresh frames beside a
-//! copy into fresh memory, which no runtime can do without; into frames already there beside a raw stream,
-//! sealed as the fabric does.
+//! Remote memory read page by page, beside the same bytes moved without Hiroba: reads into fresh frames
+//! beside a copy into fresh memory, which every runtime needs; reads into existing frames beside a raw
+//! stream, encrypted as the fabric's messages are.
 
 use std::time::Instant;
 
@@ -11,19 +11,19 @@ use super::node::{Home, Node, RAW_SEALED, report};
 use super::shared::{PAGE_BYTES, Region};
 use super::{Figures, Report, Row};
 
-/// What is moved in one pass.
+/// The bytes moved in one pass.
 const BYTES: usize = 16 << 20;
 
-/// In which order, and from where to where.
+/// The order of the pages, and the state of source and destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     /// Page after page.
     Sequential,
     /// Every other page.
     Strided,
-    /// Page after page, once all were asked for.
+    /// Page after page, once all were requested.
     Hinted,
-    /// Page after page, where other copies of them have been before.
+    /// Page after page, in frames of earlier copies.
     Again,
 }
 
@@ -64,13 +64,14 @@ impl Node<'_> {
         }
     }
 
-    /// Bytes in large raw messages, into memory that is always the same: what is read again is held against
+    /// Streams bytes in large raw messages into the same memory each time: the comparison for pages that are
+    /// read again.
     /// this.
     fn raw_stream(&mut self, passes: usize) -> Option<f64> {
         self.while_home(Home::Answering, |raw| gigabytes_per_second(passes, |_| raw.stream(BYTES)))
     }
 
-    /// A copy into memory that was not there before: what is read for the first time is held against this.
+    /// Copies bytes into new memory: the comparison for pages that are read for the first time.
     fn copy_into_fresh_memory(&mut self, passes: usize) -> Option<f64> {
         have_backed(BYTES);
         self.while_home(Home::Answering, |raw| gigabytes_per_second(passes, |_| raw.copy_fresh(BYTES)))
@@ -80,7 +81,7 @@ impl Node<'_> {
         let page = PageSize::new(page_bytes).ok();
         let step = if order == Order::Strided { 2 * PAGE_BYTES } else { PAGE_BYTES };
         let bytes = BYTES / PAGE_BYTES * step;
-        // The home's frames, the client's and its twins.
+        // The home's frames, or the client's frames and twins.
         have_backed(if self.is_home() { bytes * passes } else { 2 * BYTES * passes });
         self.runtime.barrier();
         let regions: Vec<Region> = match order {
@@ -131,7 +132,7 @@ impl Node<'_> {
     }
 }
 
-/// The median over some passes of the bytes that each moves.
+/// Returns the median over some passes of the bytes that each moves.
 fn gigabytes_per_second(passes: usize, mut pass: impl FnMut(usize) -> usize) -> f64 {
     let rate = |number| {
         let began = Instant::now();

@@ -1,43 +1,43 @@
-//! The rows as a table for people, line by line as they come.
+//! The rows as a table for people, line by line as they arrive.
 //!
-//! What a row measures stands on a line of its own, once for all rows in turn that have it in common; below
-//! it stand the states, broken between words, with the figures behind their last line.
+//! What a row measures is printed on a line of its own, once for successive rows that share it. Below follow
+//! the states, broken between words, with the figures behind their last line.
 
 use std::fmt::Write;
 
 use super::{Figures, Row};
 use crate::columns::broken;
 
-/// The heads of the columns of figures, and how wide these are.
+/// The heads of the columns of figures, and their widths.
 const TIMES: [(&str, usize); 7] =
     [("p50 µs", 8), ("raw", 7), ("ratio", 6), ("p99 µs", 8), ("raw", 7), ("ratio", 6), ("times", 6)];
 const BANDWIDTHS: [(&str, usize); 4] = [("GB/s", 8), ("raw", 7), ("ratio", 6), ("times", 27)];
-/// What all columns of figures take.
+/// The width of all columns of figures.
 const FIGURES_WIDTH: usize = 48;
 const INDENT: &str = "  ";
-/// States need no wider lines than that.
+/// The maximum width of a line.
 const COLUMNS_MAX: usize = 120;
 const COLUMNS_MIN: usize = 80;
 
-/// A table that grows.
+/// A table that is written row by row.
 #[derive(Debug)]
 pub struct Table {
     /// What the heading says of all rows; it is left out of their states.
     setting: String,
     states_width: usize,
-    /// What the last row measured, and of which kind its figures were.
+    /// What the last row measured, and the kind of its figures.
     last: Option<(String, bool)>,
 }
 
 impl Table {
-    /// For lines of so many columns, if they are 80 or more.
+    /// Makes a table of `columns` columns if that is 80 or more.
     pub fn new(setting: &str, columns: usize) -> Table {
         let columns = columns.clamp(COLUMNS_MIN, COLUMNS_MAX);
         let states_width = columns - FIGURES_WIDTH - INDENT.len();
         Table { setting: setting.to_owned(), states_width, last: None }
     }
 
-    /// What is to be printed for a row, with a newline behind each line.
+    /// Returns the lines to print for a row, each with its newline.
     pub fn lines(&mut self, row: &Row) -> String {
         let is_time = matches!(row.figures, Figures::Time { .. });
         let mut text = String::new();
@@ -64,7 +64,7 @@ impl Table {
     fn line<'a>(&self, text: &mut String, state: &str, cells: impl Iterator<Item = (&'a str, usize)>) {
         let _ = write!(text, "{INDENT}{state:<0$}", self.states_width);
         for (cell, width) in cells {
-            // A figure that is too wide for its column moves the others, and is read all the same.
+            // A figure that is too wide for its column shifts the others, and remains readable.
             let _ = write!(text, " {cell:>0$}", width - 1);
         }
         text.push('\n');
@@ -95,7 +95,7 @@ fn cells(row: &Row) -> Vec<String> {
     }
 }
 
-/// Three significant digits, as far as a column of them stays readable.
+/// Formats three significant digits, as far as a column of them stays readable.
 pub fn number(value: f64) -> String {
     let decimals = match value {
         small if small < 1.0 => 3,

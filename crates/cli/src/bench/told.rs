@@ -1,5 +1,5 @@
-//! What has been told: rows on standard output as they are measured, and on standard error what is being
-//! measured, on a terminal in one line that gives way.
+//! The output of a measurement: rows on standard output as they are measured, and on standard error what is
+//! being measured, on a terminal in a line that is removed again.
 
 use std::io::{IsTerminal, Write};
 
@@ -14,7 +14,7 @@ use crate::columns;
 use crate::core_share;
 use crate::failure::say;
 
-/// The form of the rows.
+/// The format of the rows.
 enum Form {
     /// For people at a terminal.
     Plain(Table),
@@ -22,7 +22,7 @@ enum Form {
     Markdown(Markdown),
 }
 
-/// What has been told so far.
+/// The output so far.
 pub struct Told {
     pub rows: Vec<Row>,
     /// Rows of the jobs that have ended.
@@ -34,7 +34,7 @@ pub struct Told {
 }
 
 impl Told {
-    /// Prints the heading. `setting` is left out of the states of rows, since the heading says it.
+    /// Prints the heading. `setting` is left out of the states of rows, since the heading contains it.
     pub fn new(heading: &str, setting: &str, markdown: bool) -> Told {
         print(&format!("{heading}\n"));
         let form = match markdown {
@@ -61,7 +61,7 @@ impl Told {
         self.rows.push(row);
     }
 
-    /// Takes the legs of an operation on a node, which are printed at the end of their job.
+    /// Takes the legs of an operation on a node. They are printed at the end of the job.
     #[cfg(feature = "legs")]
     pub fn legs(&mut self, legs: legs::OfNode) {
         self.legs.add(legs);
@@ -76,7 +76,7 @@ impl Told {
         });
     }
 
-    /// All rows since the last end of a job or a process were measured by these nodes together.
+    /// Ends a job: its nodes measured all rows since the end of the last job or process together.
     pub fn end_of_job(&mut self, nodes: &[NodeStatistics]) {
         #[cfg(feature = "legs")]
         if let Some(table) = self.legs.take_table() {
@@ -86,7 +86,7 @@ impl Told {
         self.conclude(least, nodes.iter().any(core_share::share_cores), core_share::remark(nodes));
     }
 
-    /// The same of this process, which is no node.
+    /// Does the same for this process, which is not a node.
     pub fn end_of_process(&mut self, core_share: Option<f64>) {
         self.conclude(core_share, false, core_share.and_then(core_share::remark_of_process));
     }
@@ -101,7 +101,7 @@ impl Told {
         }
     }
 
-    /// Says what is being measured.
+    /// Shows what is being measured.
     pub fn progress(&mut self, what: &str) {
         let mut stderr = std::io::stderr();
         if stderr.is_terminal() {
@@ -113,7 +113,7 @@ impl Told {
         }
     }
 
-    /// Takes the line about what is being measured off the terminal.
+    /// Removes the line about what is being measured from the terminal.
     pub fn clear_progress(&mut self) {
         if std::mem::take(&mut self.progress_shown) {
             let _ = std::io::stderr().write_all(b"\r\x1b[K");
@@ -123,6 +123,6 @@ impl Told {
 
 fn print(text: &str) {
     let mut stdout = std::io::stdout();
-    // A reader that has gone wants to see no more.
+    // A closed standard output (`| head`) is no error.
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }

@@ -1,11 +1,10 @@
-//! What is left to send at a release, where updates wait for it and where they leave in the background; and
-//! what the phase takes as a whole.
+//! How much remains to be sent at a release, when updates wait for it and when they leave in the background;
+//! and how long the whole phase takes.
 //!
-//! The paper that defines automatic update (Iftode and others, HPCA 1996) had no such hardware at hand for
-//! most of its programs, and took the time of the protocol without it, less what twins, diffs and their
-//! application cost. That estimate stands beside what is measured here. The region is as large as it takes
-//! for its pages to be mapped onto their home's frames where nodes share memory: there nothing is left to
-//! send.
+//! The paper that defines automatic update (Iftode and others, HPCA 1996) had no such hardware for most of
+//! its programs, and took the time of the protocol without it, less the cost of twins, diffs and their
+//! application. That estimate is shown beside the measurement. The region is large enough for its pages to be
+//! mapped onto their home's frames if nodes share memory, in which case nothing remains to be sent.
 
 use std::time::Instant;
 
@@ -15,19 +14,19 @@ use super::node::{HOME, Node};
 use super::samples::Taken;
 use super::shared::{PAGE_BYTES, Region};
 
-/// The protocols that are held against each other, a job each: the one whose cost the estimate begins with
-/// first.
+/// The protocols that are compared, each in a job of its own; the first is the one that the estimate starts
+/// from.
 pub const PROTOCOLS: [&str; 2] = ["hlrc", "aurc"];
 
-/// Pages that a phase writes.
+/// The number of pages that a phase writes.
 const PAGES: usize = 512;
 
-/// What a thread computes between two pages: some tens of microseconds.
+/// The computation between two pages: some tens of microseconds.
 const STEPS_PER_PAGE: u64 = 20_000;
 
 const WARM_UP: usize = 4;
 
-/// One phase, in nanoseconds, and how many bytes of diffs its release sent.
+/// The times of one phase in nanoseconds, and how many bytes of diffs its release sent.
 #[derive(Clone, Copy, Debug, Default)]
 struct Phase {
     release: f64,
@@ -35,7 +34,7 @@ struct Phase {
     bytes_left: u64,
 }
 
-/// What a node has spent on twins and diffs, in nanoseconds, and how many bytes the diffs took.
+/// What a node has spent on twins and diffs in nanoseconds, and how many bytes the diffs took.
 #[derive(Clone, Copy, Debug)]
 struct Spent {
     own: u64,
@@ -92,7 +91,7 @@ impl Node<'_> {
         let client = self.is_client();
         let fabric = self.plan.fabric.name();
         let release = client.then(|| taken(|phase| phase.release));
-        // Where nodes share memory, a region as large as this is mapped onto its home's frames.
+        // If nodes share memory, a region as large as this is mapped onto its home's frames.
         let how = if sent == 0 { ", stores are at the home" } else { "" };
         let sending = format!("{state}: {left} of {sent} KiB left to send{how}");
         self.tell("release after computing", fabric, &sending, release, None);
@@ -106,7 +105,7 @@ impl Node<'_> {
         runtime.barrier();
     }
 
-    /// The pages are written while the thread computes, a fixed number of steps, and then released.
+    /// Writes the pages while the thread computes a fixed number of steps, then releases.
     fn compute_and_release(&self, region: Region, lock: LockId, sweeps: usize, round: u64) -> Phase {
         let mut value = round.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         for page in (0..sweeps).flat_map(|_| 0..PAGES) {

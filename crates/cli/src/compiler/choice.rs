@@ -7,24 +7,25 @@ use std::path::{Path, PathBuf};
 use super::Language;
 use crate::failure::Failure;
 
-/// Set for the compiler that the wrapper calls. A wrapper that finds it was called by that compiler.
+/// Set for the compiler that the wrapper calls. A wrapper that sees it was called by that compiler.
 pub const CALLED_VARIABLE: &str = "HIROBA_COMPILING";
 
-/// A compiler, and how it came to be the one.
+/// A compiler, and what chose it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Compiler {
     /// Its name and the arguments that belong to it.
     pub words: Vec<OsString>,
-    /// The variable that names it; `None`: it is the default.
+    /// The variable that names it; `None` for the default.
     pub variable: Option<&'static str>,
-    /// Whether `$CC` (or `$CXX`, `$FC`) was passed over, because it leads back to the wrapper.
+    /// Whether `$CC` (or `$CXX`, `$FC`) was ignored, because it leads back to the wrapper.
     pub passed_over: bool,
 }
 
 impl Compiler {
-    /// What a user should hear of a variable that was passed over.
+    /// Returns a remark about a variable that was ignored.
     ///
-    /// Configuration scripts search a compiler's words for "warning", "unknown" and the like; none is in this.
+    /// Configuration scripts search a compiler's output for "warning", "unknown" and the like; the remark
+    /// avoids these words.
     pub fn remark(&self, language: Language) -> Option<String> {
         let (variable, own) = (language.variable(), language.own_variable());
         let name = self.words[0].to_string_lossy();
@@ -62,7 +63,7 @@ fn choose_from(
         return Ok(Compiler { words, variable: Some(language.variable()), passed_over });
     }
     let compiler = Compiler { words: vec![language.default_compiler().into()], variable: None, passed_over };
-    // Called by the default compiler: there is no other one to turn to.
+    // The default compiler called the wrapper, so there is no other one to try.
     if called_by_itself && !passed_over {
         return Err(calls_itself(language, &compiler));
     }
@@ -83,14 +84,14 @@ fn calls_itself(language: Language, compiler: &Compiler) -> Failure {
     })
 }
 
-/// A value as make and shells split it.
+/// Splits a value as make and shells do.
 fn split(value: Option<OsString>) -> Vec<OsString> {
     let value = value.unwrap_or_default();
     let words = value.as_bytes().split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     words.map(|word| OsString::from_vec(word.to_vec())).collect()
 }
 
-/// Whether a word of a command is this command, under whatever name, or another build of it.
+/// Returns true if a word of a command is this command, under any name, or another build of it.
 fn is_hiroba(word: &OsStr) -> bool {
     let path = Path::new(word);
     if path.file_name() == Some(OsStr::new("hiroba")) {

@@ -1,11 +1,12 @@
-//! Which ways of catching faults and tracking writes this kernel allows this user: each is tried, as a job would.
+//! Examines which ways of catching faults and tracking writes this kernel allows this user, by trying each as
+//! a job would.
 
 use hiroba_node::preflight;
 use hiroba_wire::control::{FaultSourceChoice, WriteTrackingChoice};
 
 use super::{Finding, kernel_file};
 
-/// A job of two nodes needs all that any job needs.
+/// A job of two nodes needs everything that any job needs.
 const NODES: u16 = 2;
 
 pub(super) fn examine() -> Vec<Finding> {
@@ -56,7 +57,7 @@ fn judge(what: &str, good: &str, outcome: Result<(), String>, lost: &str, remedy
     }
 }
 
-/// What a job without flags gets.
+/// Returns what a job without flags gets.
 fn chosen() -> Option<String> {
     let works = |source, tracking| preflight(NODES, source, tracking).is_ok();
     let sources = [
@@ -77,7 +78,7 @@ fn chosen() -> Option<String> {
 }
 
 fn none_works() -> Finding {
-    Finding::lacking("default", "no fault source works", "jobs of several nodes", "mend one of the above")
+    Finding::lacking("default", "no fault source works", "jobs of several nodes", "fix one of the above")
         .fatal()
 }
 

@@ -1,16 +1,16 @@
-//! Memory and the limits on this process, which the nodes inherit.
+//! Examines memory and the limits on this process, which the nodes inherit.
 
 use rustix::process::{Resource, getrlimit};
 
 use super::{Finding, bytes, kernel_file};
 
-/// Two views of the shared region.
+/// The two views of the shared region.
 const ADDRESSES_NEEDED: u64 = 2 << 44;
 
-/// As many as distributions usually allow; a job of a few dozen nodes needs no more.
+/// The usual limit of distributions; a job of a few dozen nodes needs no more.
 const DESCRIPTORS_WISHED: u64 = 1024;
 
-/// The kernel's own default.
+/// The kernel's default.
 const MAPPINGS_WISHED: u64 = 65_530;
 
 pub(super) fn examine() -> Vec<Finding> {
@@ -25,7 +25,7 @@ pub(super) fn examine() -> Vec<Finding> {
     ]
 }
 
-/// What frames and twins may use: of the machine, or of the control group if that is less.
+/// Examines the memory for frames and twins: the machine's, or the control group's if that is less.
 fn memory() -> Finding {
     let machine = kernel_file("/proc/meminfo").as_deref().and_then(available_bytes).unwrap_or(0);
     let group = kernel_file("/sys/fs/cgroup/memory.max").and_then(|text| text.parse::<u64>().ok());
@@ -64,7 +64,7 @@ fn overcommit(mode: Option<&str>) -> Finding {
             "reserving addresses counts as using memory, so that no job may start",
             "'sysctl vm.overcommit_memory=0'",
         ),
-        _ => Finding::good("overcommit", "allowed: what is not touched costs nothing"),
+        _ => Finding::good("overcommit", "allowed: untouched memory costs nothing"),
     }
 }
 
@@ -84,13 +84,13 @@ fn descriptors(limit: Option<u64>) -> Finding {
 fn mappings(limit: Option<u64>) -> Finding {
     match limit {
         Some(limit) if limit < MAPPINGS_WISHED => Finding::lacking(
-            "mappings a process",
+            "mappings per process",
             format!("at most {limit}"),
-            "with --fault-source sigsegv, neighbouring pages with different rights are soon treated alike, which costs faults",
+            "with --fault-source sigsegv, neighbouring pages with different access soon share one setting, which costs faults",
             format!("'sysctl vm.max_map_count={MAPPINGS_WISHED}'"),
         ),
-        Some(limit) => Finding::good("mappings a process", format!("at most {limit}")),
-        None => Finding::good("mappings a process", "not told by this kernel"),
+        Some(limit) => Finding::good("mappings per process", format!("at most {limit}")),
+        None => Finding::good("mappings per process", "not reported by this kernel"),
     }
 }
 

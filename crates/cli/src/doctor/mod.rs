@@ -1,4 +1,4 @@
-//! `hiroba doctor`: what this machine offers a job and what it lacks, what is lost by that, and how to mend it.
+//! `hiroba doctor`: what this machine offers a job and what it lacks, what that costs, and how to fix it.
 
 mod faults;
 mod limits;
@@ -13,12 +13,12 @@ use crate::columns;
 use crate::failure::STATUS_HIROBA;
 use crate::silence::Meanwhile;
 
-/// How well the machine does at one thing.
+/// The rating of one thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
-    /// Nothing to wish for.
+    /// Nothing is missing.
     Good,
-    /// Jobs run, but something is slower or missing.
+    /// Jobs run, but something is slower or unavailable.
     Lacking,
     /// No job of several nodes runs.
     Fatal,
@@ -34,13 +34,13 @@ impl Verdict {
     }
 }
 
-/// One thing that was looked at.
+/// The result of one examination.
 #[derive(Debug)]
 struct Finding {
     verdict: Verdict,
     what: String,
     found: String,
-    /// What is lost and what to do about it, unless all is good.
+    /// What is lost and what to do about it, if something is.
     loss: Option<(String, String)>,
 }
 
@@ -68,10 +68,10 @@ impl Finding {
     }
 }
 
-/// Looks at something.
+/// An examination.
 type Examine = fn() -> Vec<Finding>;
 
-/// What is looked at, by section.
+/// All examinations, by section.
 const EXAMINATIONS: [(&str, Examine); 5] = [
     ("Page faults and write tracking", faults::examine),
     ("Memory and limits", limits::examine),
@@ -80,7 +80,7 @@ const EXAMINATIONS: [(&str, Examine); 5] = [
     ("Tools", tools::examine),
 ];
 
-/// Looks at everything, tells it, and returns the exit status: not zero when no job can run here.
+/// Runs all examinations, prints the findings, and returns the exit status: not zero if no job can run here.
 pub fn doctor() -> u8 {
     let meanwhile = Meanwhile::doing("looking at this machine");
     let sections = EXAMINATIONS.map(|(title, examine)| {
@@ -106,7 +106,7 @@ fn headline() -> String {
     )
 }
 
-/// Sections of findings, aligned, each loss with its remedy beneath.
+/// Formats sections of findings in aligned columns, each loss with its remedy beneath.
 fn render(headline: &str, sections: &[(&str, Vec<Finding>)]) -> String {
     let mut text = format!("{headline}\n");
     let findings = || sections.iter().flat_map(|(_, findings)| findings);
@@ -128,14 +128,14 @@ fn render(headline: &str, sections: &[(&str, Vec<Finding>)]) -> String {
         (lacking, 0) => format!("Jobs run here; {lacking} of {} things could be better.", findings().count()),
         (_, fatal) => {
             let things = crate::quantities::counted(&fatal.to_string(), "thing", "things");
-            format!("Jobs of several nodes do not run here: {things} must be mended first.")
+            format!("Jobs of several nodes do not run here: {things} must be fixed first.")
         }
     };
     let _ = writeln!(text, "\n{summary}");
     text
 }
 
-/// A number of bytes as people write it.
+/// Formats a number of bytes.
 fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let mut value = count as f64;
@@ -151,7 +151,7 @@ fn bytes(count: u64) -> String {
     }
 }
 
-/// What a file of the kernel's says, without the line's end.
+/// Returns the content of a kernel file without the final newline.
 fn kernel_file(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }

@@ -1,4 +1,4 @@
-//! Sockets and interfaces.
+//! Examines sockets and interfaces.
 
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -6,13 +6,13 @@ use rustix::net::sockopt;
 
 use super::{Finding, bytes, kernel_file};
 
-/// What a node asks for, in bytes: every peer's full window for a dozen peers.
+/// The buffer size that a node requests, in bytes: every peer's full window for a dozen peers.
 const BUFFER_WISHED: usize = 16 << 20;
 
-/// With less (as the kernel counts) a node sends short datagrams and few at a time.
+/// With less than this (as the kernel counts) a node sends few datagrams at a time, and short ones.
 const BUFFER_AMPLE: usize = 2 << 20;
 
-/// A page of 4 KiB fits in one datagram of an interface with this much.
+/// A page of 4 KiB fits in one datagram on an interface with this MTU.
 const LONG_FRAME_BYTES: u32 = 9000;
 
 pub(super) fn examine() -> Vec<Finding> {
@@ -37,7 +37,7 @@ fn loopback() -> Finding {
     }
 }
 
-/// Asks as a node does, and looks at what it got.
+/// Requests buffers as a node does, and reports what it got.
 fn buffers() -> Finding {
     let got = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok().and_then(|socket| {
         if sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER_WISHED).is_err() {
@@ -49,8 +49,8 @@ fn buffers() -> Finding {
 }
 
 fn judge_buffer(got: usize) -> Finding {
-    // The kernel doubles what is asked for, for its own overhead.
-    let found = format!("{} a socket", bytes(got as u64));
+    // The kernel doubles the size for its own overhead.
+    let found = format!("{} per socket", bytes(got as u64));
     if got >= BUFFER_AMPLE {
         return Finding::good("receive buffer", found);
     }
@@ -62,7 +62,7 @@ fn judge_buffer(got: usize) -> Finding {
     )
 }
 
-/// Every interface that is up, but for loopback.
+/// Examines every interface that is up, except loopback.
 fn interfaces() -> Vec<Finding> {
     let mut names: Vec<String> = std::fs::read_dir("/sys/class/net")
         .into_iter()
@@ -81,7 +81,7 @@ fn interfaces() -> Vec<Finding> {
 
 fn judge_interface(name: &str, mtu_bytes: u32) -> Finding {
     let what = format!("interface {name}");
-    let found = format!("carries {mtu_bytes} bytes a frame");
+    let found = format!("carries {mtu_bytes} bytes per frame");
     if mtu_bytes >= LONG_FRAME_BYTES {
         return Finding::good(what, found);
     }
@@ -90,7 +90,7 @@ fn judge_interface(name: &str, mtu_bytes: u32) -> Finding {
         found,
         "between hosts a page of 4 KiB takes several frames",
         format!(
-            "'ip link set {name} mtu {LONG_FRAME_BYTES}' on all hosts, if their switches carry it; no matter on one machine"
+            "'ip link set {name} mtu {LONG_FRAME_BYTES}' on all hosts, if their switches support it; irrelevant on one machine"
         ),
     )
 }

@@ -1,4 +1,4 @@
-//! How many processors there are, how deeply they sleep, and who may run first.
+//! Examines processors: how many there are, how deeply they sleep, and which threads run first.
 
 use std::fs::OpenOptions;
 
@@ -30,14 +30,14 @@ fn idle_states() -> Finding {
     let found = match (driver.filter(|driver| driver != "none"), deepest) {
         (Some(driver), Some(deepest)) => format!("driver {driver}, deepest state {deepest}"),
         (Some(driver), None) => format!("driver {driver}"),
-        _ => "not told by this kernel".to_owned(),
+        _ => "not reported by this kernel".to_owned(),
     };
     Finding::good("idle states", found)
 }
 
 fn latency_wish() -> Finding {
     match OpenOptions::new().write(true).open(LATENCY_FILE) {
-        Ok(_) => Finding::good("low latency", format!("jobs may hold {LATENCY_FILE}")),
+        Ok(_) => Finding::good("low latency", format!("jobs may use {LATENCY_FILE}")),
         Err(error) => Finding::lacking(
             "low latency",
             format!("{LATENCY_FILE}: {}", system_words(&error)),
@@ -47,7 +47,7 @@ fn latency_wish() -> Finding {
     }
 }
 
-/// Tries it on a thread of its own, so that this one stays as it is.
+/// Tries real-time priority on a thread of its own, so that this one is unchanged.
 fn priority() -> Finding {
     let allowed = std::thread::spawn(hiroba_node::may_run_first).join().unwrap_or(false);
     if allowed {

@@ -1,4 +1,4 @@
-//! Programs that some commands call.
+//! Examines programs that some commands call.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ fn compiler(language: Language, lost: &str, remedy: &str) -> Finding {
     }
 }
 
-/// Looks for a program, or for the one that the user's variable names in its place.
+/// Looks for a program, or for the one that the user's variable names instead.
 fn tool(name: &str, of_user: Option<(&str, &OsStr)>, lost: &str, remedy: &str) -> Finding {
     let wanted = of_user.map_or(OsStr::new(name), |(_, value)| value);
     match (find(wanted), of_user) {
@@ -60,7 +60,7 @@ fn tool(name: &str, of_user: Option<(&str, &OsStr)>, lost: &str, remedy: &str) -
     }
 }
 
-/// The first word of `command` as an executable file.
+/// Returns the executable file that the first word of `command` names.
 fn find(command: &OsStr) -> Option<PathBuf> {
     let text = command.to_str()?;
     let word = text.split_whitespace().next()?;

@@ -1,4 +1,4 @@
-//! Commands that are run one at a time, and what they print. Signals are passed on to them, and end the whole.
+//! Runs commands one at a time and reads their output. Signals are passed on to them, and end everything.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use crate::lines::Lines;
 use crate::run::guardian;
 use crate::run::signals::{self, FORWARDED, Inherited, SignalDescriptor};
 
-/// More output than this is no report.
+/// The maximum output of a command.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
 /// A command that has ended.
@@ -24,7 +24,7 @@ pub struct Ended {
     pub status: i32,
     /// What it printed on standard output.
     pub output: String,
-    /// What its first thread got of the processor time that it could have used.
+    /// The share that its first thread got of the processor time that it could have used.
     pub core_share: Option<f64>,
 }
 
@@ -35,22 +35,23 @@ pub struct Children {
 }
 
 impl Children {
-    /// From here on Ctrl-C is an event, so that whatever was made is removed. Must be called while there is one thread.
+    /// Blocks signals, so that Ctrl-C is an event and everything that was made is removed. Must be called
+    /// while there is one thread.
     pub fn prepare() -> std::io::Result<Children> {
         let inherited = signals::block()?;
-        // What a child that is killed leaves behind becomes ours.
+        // Processes that a killed child leaves behind become children of this one.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         Ok(Children { arrivals: SignalDescriptor::open()?, inherited })
     }
 
-    /// Runs a command to its end; `tell` gets the lines of its standard error as they come.
+    /// Runs a command to its end, and passes the lines of its standard error to `tell` as they arrive.
     pub fn call(&self, mut command: Command, tell: &mut dyn FnMut(&str)) -> Result<Ended, Stopped> {
         self.check_interruption(None)?;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let inherited = self.inherited;
         let prepare = move || {
             signals::restore(&inherited);
-            // Who is killed takes the job with it.
+            // If this process is killed, the job ends too.
             Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?)
         };
         // SAFETY: system calls only, which are allowed between fork and exec.
@@ -71,7 +72,7 @@ impl Children {
         Ok(Ended { status, output, core_share })
     }
 
-    /// An error if a signal has come that ends jobs; it is passed on to the child.
+    /// Returns an error if a signal has arrived that ends jobs, and passes it on to the child.
     pub fn check_interruption(&self, child: Option<&Child>) -> Result<(), Stopped> {
         let mut interrupted = Ok(());
         while let Some(arrived) = self.arrivals.next() {
@@ -79,7 +80,7 @@ impl Children {
                 continue;
             }
             interrupted = Err(Stopped::Interrupted(arrived.signal));
-            // The terminal has told the child itself.
+            // The terminal has signalled the child itself.
             if let Some(child) = child.filter(|_| !arrived.from_terminal) {
                 // SAFETY: kill touches no memory; the child is not waited for yet, so its pid is its own.
                 unsafe { libc::kill(child.id() as i32, arrived.signal) };
@@ -88,14 +89,14 @@ impl Children {
         interrupted
     }
 
-    /// Takes what the child prints until it closes both its outputs.
+    /// Reads what the child prints until it closes both its outputs.
     fn listen(&self, child: &mut Child, tell: &mut dyn FnMut(&str)) -> Result<String, Stopped> {
         let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
         let (mut output, mut lines) = (Vec::new(), Lines::default());
         let mut tell_line = |line: &[u8]| tell(&String::from_utf8_lossy(line));
         let mut interrupted = Ok(());
         while stdout.is_some() || stderr.is_some() {
-            // In place of one that is closed stands what is looked at anyway.
+            // A closed output is replaced by a descriptor that is polled anyway.
             let arrivals = self.arrivals.0.as_fd();
             let sources = [
                 stdout.as_ref().map_or(arrivals, AsFd::as_fd),
@@ -124,7 +125,7 @@ impl Children {
     }
 }
 
-/// The share of a child that has ended or is about to: the kernel forgets it with the status.
+/// Returns the share of a child that has ended or is about to; the kernel drops it with the status.
 fn share_at_end(child: &Child) -> Option<f64> {
     let pid = rustix::process::Pid::from_child(child);
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
@@ -133,7 +134,7 @@ fn share_at_end(child: &Child) -> Option<f64> {
     hiroba_node::core_share_of(pid.as_raw_nonzero().get())
 }
 
-/// Reads what is there for `with`; a source that has ended is closed.
+/// Reads the available bytes and passes them to `with`; closes a source that has ended.
 fn take(source: &mut Option<impl Read>, with: impl FnOnce(&[u8])) -> std::io::Result<()> {
     let mut bytes = [0u8; 4096];
     let got = source.as_mut().map_or(Ok(0), |source| source.read(&mut bytes))?;

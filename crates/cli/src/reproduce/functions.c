@@ -1,7 +1,7 @@
 /*
- * functions: what SMS's functions take, one by one, in milliseconds of the clock and of the processor
- * of the node that used most: sms_startup, sms_alloc of a page, sms_barrier, and sms_lock with
- * sms_unlock while all nodes want the same lock.
+ * functions: measures SMS's functions one by one, in milliseconds by the clock and of the processor of the
+ * node that used most: sms_startup, sms_alloc of a page, sms_barrier, and sms_lock with sms_unlock while all
+ * nodes want the same lock.
  *
  *     hiroba run -n 8 ./functions TIMES
  */

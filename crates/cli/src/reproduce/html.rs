@@ -1,4 +1,4 @@
-//! The report as one page that needs nothing else.
+//! The report as one self-contained page.
 
 use std::fmt::Write;
 
@@ -21,7 +21,7 @@ ul.key span { display: inline-block; width: 0.8em; height: 0.8em; margin-right: 
 @media (prefers-color-scheme: dark) { body { color: #e6e6e3; background: #161616; } .paper { color: #ff9d5c; } }
 ";
 
-/// The page.
+/// Renders the page.
 pub fn render(report: &Report) -> Result<String, Failure> {
     let title = format!("hiroba reproduce {}", report.paper);
     let mut page = format!(

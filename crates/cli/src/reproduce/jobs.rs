@@ -1,4 +1,4 @@
-//! Runs of programs, in turn and again and again, and the middle one of each.
+//! Runs programs alternately and repeatedly, and chooses the median run of each.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,13 +16,13 @@ use crate::core_share::{ENOUGH, least_with_cores};
 use crate::failure::Failure;
 use crate::run::remarks;
 
-/// What a program prints of its time by the clock.
+/// The name under which a program prints its time by the clock.
 pub const SECONDS: &str = "seconds";
-/// And of that of processors: of all threads of the node that used most.
+/// The name of the processor time of all threads of the node that used most.
 pub const PROCESSOR_SECONDS: &str = "processor seconds";
 
-/// The least share that a run's processes got of the processor time which they could have used. Runs with
-/// more nodes than cores, and kernels that do not count, have none.
+/// The name of the least share that a run's processes got of the processor time that they could have used.
+/// Runs with more nodes than cores, and kernels that do not count, have none.
 pub const CORE_SHARE: &str = "share of a core";
 
 /// How a program is run.
@@ -30,17 +30,17 @@ pub const CORE_SHARE: &str = "share of a core";
 pub enum Form {
     /// Compiled without Hiroba.
     Sequential,
-    /// By `hiroba run`.
+    /// Run by `hiroba run`.
     Nodes {
-        /// How many.
+        /// The number of nodes.
         nodes: u16,
-        /// After `--protocol`.
+        /// The value of `--protocol`.
         protocol: &'static str,
-        /// After `--fabric`.
+        /// The value of `--fabric`.
         fabric: &'static str,
-        /// After `--page-size`.
+        /// The value of `--page-size`.
         page_size: &'static str,
-        /// Whether pages may come before anybody has faulted on them.
+        /// Whether pages may be fetched before a fault.
         prefetch: bool,
     },
 }
@@ -57,18 +57,18 @@ pub struct Job {
 }
 
 impl Job {
-    /// A program without Hiroba; its arguments are words with blanks between.
+    /// Describes a program without Hiroba. `arguments` are separated by blanks.
     pub fn sequential(program: &'static Program, arguments: &str) -> Job {
         let arguments = arguments.split_whitespace().map(str::to_owned).collect();
         Job { program, arguments, form: Form::Sequential }
     }
 
-    /// The same in another form.
+    /// Returns the same job in another form.
     pub fn in_form(&self, form: Form) -> Job {
         Job { form, ..self.clone() }
     }
 
-    /// In how many processes.
+    /// Returns the number of processes.
     pub fn nodes(&self) -> u16 {
         match self.form {
             Form::Sequential => 1,
@@ -76,7 +76,7 @@ impl Job {
         }
     }
 
-    /// For people.
+    /// Describes the job for people.
     pub fn describe(&self) -> String {
         let program = [&[self.program.name.to_owned()], &self.arguments[..]].concat().join(" ");
         match &self.form {
@@ -91,17 +91,18 @@ impl Job {
     }
 }
 
-/// The numbers that a program has printed, by what stands before them.
+/// The numbers that a program has printed, by their names.
 pub type Fields = HashMap<String, f64>;
 
-/// Why what a program printed is no measurement.
+/// Why a program's output is no measurement.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unverified {
     /// It did not say that its checks had passed.
     NotPassed,
 }
 
-/// The program's lines: a name, two or more blanks, a value. A run that does not verify is never a figure.
+/// Parses the program's lines: a name, two or more blanks, a value. A run that does not verify is never a
+/// figure.
 pub fn parse(output: &str) -> Result<Fields, Unverified> {
     let lines = || {
         output
@@ -116,14 +117,15 @@ pub fn parse(output: &str) -> Result<Fields, Unverified> {
     Ok(numbers.filter(|(_, value)| value.is_finite()).collect())
 }
 
-/// What was measured.
+/// The results of all jobs.
 #[derive(Debug, Default)]
 pub struct Results {
     runs: HashMap<Job, Vec<Fields>>,
 }
 
 impl Results {
-    /// Of all runs of a job that one which is in the middle by the number called `name`, so that numbers of one run stay together.
+    /// Returns the run of a job with the median of the number `name`, so that numbers of one run stay
+    /// together.
     pub fn middle(&self, job: &Job, name: &str) -> Option<&Fields> {
         let mut runs: Vec<&Fields> =
             self.runs.get(job)?.iter().filter(|run| run.contains_key(name)).collect();
@@ -131,24 +133,24 @@ impl Results {
         runs.get(runs.len() / 2).copied()
     }
 
-    /// All runs of a job.
+    /// Returns all runs of a job.
     pub fn all(&self, job: &Job) -> &[Fields] {
         self.runs.get(job).map_or(&[], Vec::as_slice)
     }
 
-    /// The number called `name` in the middle one.
+    /// Returns the median of the number `name`.
     pub fn median(&self, job: &Job, name: &str) -> Option<f64> {
         Some(self.middle(job, name)?[name])
     }
 
-    /// The least share of a core in the middle runs of some jobs by the number called `name`.
+    /// Returns the least share of a core in the runs of some jobs with the median of the number `name`.
     pub fn core_share(&self, jobs: &[&Job], name: &str) -> Option<f64> {
         let shares = jobs.iter().filter_map(|job| self.middle(job, name)?.get(CORE_SHARE).copied());
         shares.min_by(f64::total_cmp)
     }
 
-    /// How much faster a job is than the sequential program: by the clock where every node had a core of its
-    /// own, else by the processors' time of the node that used most.
+    /// Returns how much faster a job is than the sequential program: by the clock if every node had a core of
+    /// its own, else by the processor time of the node that used most.
     pub fn speed_up(&self, sequential: &Job, job: &Job, cores: u16) -> Measured {
         let ratio = |name| Some(self.median(sequential, name)? / self.median(job, name)?);
         if job.nodes() > cores {
@@ -170,7 +172,7 @@ impl Results {
     }
 }
 
-/// Where programs are compiled and run.
+/// Compiles and runs programs.
 pub struct Workshop<'a> {
     children: &'a Children,
     directory: PathBuf,
@@ -179,7 +181,7 @@ pub struct Workshop<'a> {
 }
 
 impl<'a> Workshop<'a> {
-    /// In a directory that somebody else removes.
+    /// Opens the workshop in a directory that the caller removes.
     pub fn open(
         children: &'a Children,
         directory: PathBuf,
@@ -189,12 +191,12 @@ impl<'a> Workshop<'a> {
         Ok(Workshop { children, directory, compiler_flags, hiroba: std::env::current_exe()? })
     }
 
-    /// Whether somebody wants to end the command.
+    /// Returns an error if the user has interrupted the command.
     pub fn check_interruption(&self) -> Result<(), Stopped> {
         self.children.check_interruption(None)
     }
 
-    /// Compiles each program once, and runs the jobs of each group in turn, so many times each.
+    /// Compiles each program once, and runs the jobs of each group alternately, `rounds` times each.
     pub fn measure(&self, groups: &[Vec<Job>], rounds: usize, watch: &mut Watch) -> Result<Results, Stopped> {
         let mut compiled: Vec<&Program> = Vec::new();
         for program in groups.iter().flatten().map(|job| job.program) {
@@ -220,7 +222,7 @@ impl<'a> Workshop<'a> {
         Ok(results)
     }
 
-    /// The least share of a core that a node of the last job got.
+    /// Returns the least share of a core that a node of the last job got.
     fn share_of_job(&self) -> Option<f64> {
         let text = std::fs::read_to_string(self.directory.join(ACCOUNT)).ok()?;
         let account: RunStatistics = serde_json::from_str(&text).ok()?;
@@ -252,7 +254,7 @@ impl<'a> Workshop<'a> {
             Ended { status: 0, output, core_share } => {
                 let mut fields = parse(&output).map_err(|Unverified::NotPassed| {
                     Stopped::Failed(Failure::new(format!(
-                        "expected {what} to print that its checks passed, and it did not; nothing is made of such a run"
+                        "expected {what} to print that its checks passed, but it did not; such a run is no measurement"
                     )))
                 })?;
                 let share = match job.form {
@@ -263,21 +265,21 @@ impl<'a> Workshop<'a> {
                 Ok(fields)
             }
             Ended { status, .. } => Err(Stopped::Failed(Failure::new(format!(
-                "expected {what} to end with status 0, and it ended with {status}; what it says of that stands above"
+                "expected {what} to end with status 0, but it ended with {status}; its messages are above"
             )))),
         }
     }
 }
 
-/// Where a job writes its account.
+/// The file in which a job writes its account.
 const ACCOUNT: &str = "account.json";
 
-/// Runs that are still to come, and how long they may take.
+/// The remaining runs, and how long they may take.
 struct Left {
     all: usize,
-    /// Runs to come, by job.
+    /// Remaining runs, by job.
     to_come: Vec<(Job, usize)>,
-    /// Seconds of each run that was made.
+    /// The seconds of each finished run.
     taken: HashMap<Job, Vec<f64>>,
 }
 
@@ -298,7 +300,7 @@ impl Left {
         }
     }
 
-    /// Runs like those that were made take as long: of the same job, else of the same program, else any.
+    /// Estimates the remaining time from finished runs of the same job, else of the same program, else any.
     fn estimate(&self) -> Option<Duration> {
         let mean = |belongs: &dyn Fn(&Job) -> bool| {
             let times: Vec<f64> = self
@@ -361,7 +363,7 @@ mod tests {
         results.note(&two, &[(SECONDS, 2.0), (PROCESSOR_SECONDS, 1.0)]);
         assert_eq!(results.speed_up(&sequential, &two, 2), Measured::wall(2.0));
         assert_eq!(results.speed_up(&sequential, &two, 1), Measured::cpu(3.0));
-        // Others had the processors for a while: the clock says nothing of the nodes.
+        // Other processes had the processors for a while, so the clock says nothing about the nodes.
         let busy = sequential.in_form(Form::Nodes {
             nodes: 2,
             protocol: "sc",
@@ -390,7 +392,7 @@ mod tests {
         let mut left = Left::new(&[vec![one.clone(), other]], 2);
         assert_eq!((left.all, left.done(), left.estimate()), (4, 0, None));
         left.note(&one, Duration::from_secs(2));
-        // One run of the same job, two of another of the same program.
+        // One finished run of the same job, two of another job of the same program.
         assert_eq!((left.done(), left.estimate()), (1, Some(Duration::from_secs(6))));
     }
 }

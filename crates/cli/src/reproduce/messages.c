@@ -1,6 +1,6 @@
-/* Messages to ports, as NORMA IPC/DE was measured: a thread of node 0 answers node 1, which sends messages
- * with so many bytes inline, then with so many pages out of line; first of all a thread of node 1 answers
- * another one of it.
+/* Messages to ports, in the pattern in which NORMA IPC/DE was measured. A thread of node 0 answers node 1,
+ * which sends messages with inline data, then with pages out of line. Before that, a thread of node 1 answers
+ * another thread of the same node.
  *
  *     messages ROUNDS
  */
@@ -53,7 +53,7 @@ static void *serve_name(void *name)
 
 static bool good = true;
 
-/* Seconds of a round trip: the median. */
+/* Returns the median time of a round trip in seconds. */
 static double round_trip(hiroba_port to, hiroba_port reply_port, size_t inline_bytes, size_t pages, long rounds)
 {
     static char data[BYTES_MAX];

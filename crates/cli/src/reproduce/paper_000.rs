@@ -1,6 +1,7 @@
 //! Barli, Watanabe, Sakai, Tanaka: the papers' programs under four protocols, and where their time goes.
 //!
-//! The paper's figures are those of its tables 5 and 8 and of the text of its section 4.2. Its diagrams bear no numbers.
+//! The paper's figures are those of its tables 5 and 8 and of the text of its section 4.2. Its diagrams
+//! contain no numbers.
 
 use super::jobs::{CORE_SHARE, Fields, Form, Job, PROCESSOR_SECONDS, Results, SECONDS};
 use super::programs::{FFT, LU, OCEAN, Program, WATER};
@@ -8,31 +9,31 @@ use super::report::{Measured, Paper, Plot, Row, Table};
 use super::sockets::Latencies;
 use super::{Scale, Setting};
 
-/// Where it appeared.
+/// The source.
 pub const SOURCE: &str = "N. D. Barli, M. Watanabe, S. Sakai, H. Tanaka: Performance Analysis on Software DSM System \
                           Connected with High Speed Network (University of Tokyo)";
 
-/// As `--protocol` takes them, with the paper's names.
+/// The values of `--protocol`, with the paper's names.
 const PROTOCOLS: [(&str, &str); 4] = [("sc", "SC"), ("lrc", "LRC"), ("hlrc", "HLRC"), ("aurc", "AURC")];
 
-/// The protocols that the paper measured; AURC it only estimated.
+/// The number of protocols that the paper measured; it only estimated AURC.
 const BEST_OF: usize = 3;
 
 const NODES: [u16; 2] = [2, 4];
 
-/// What everything is measured over, as in the paper.
+/// The fabric of all measurements, as in the paper.
 const FABRIC: &str = "udp";
 
-/// Here AURC has what the paper's hardware does: stores that are at the home at once.
+/// The fabric over which AURC does what the paper's hardware does: stores reach the home at once.
 const MAPPING_FABRIC: &str = "shm";
 
 /// The paper's coherence unit.
 const PAGE_SIZE: &str = "8K";
 
-/// Milliseconds of a second.
+/// Milliseconds per second.
 const MS: f64 = 1e3;
 
-/// Its transforms transpose so often.
+/// The number of transposes in FFT.
 const TRANSPOSES: f64 = 3.0;
 
 /// A program with the paper's figures.
@@ -45,7 +46,7 @@ struct Subject {
     figure: &'static str,
     /// Table 5: on 2 and on 4 nodes, by protocol.
     speed_up: [[f64; 4]; 2],
-    /// Table 8, in percent: on 2 and on 4 nodes, against HLRC and against the best, which was this one.
+    /// Table 8, in percent: on 2 and on 4 nodes, against HLRC and against the best protocol, which is named.
     reduction: [(f64, f64, &'static str); 2],
 }
 
@@ -88,13 +89,14 @@ static SUBJECTS: [Subject; 4] = [
     },
 ];
 
-/// FFT's rows as the paper has them, and as they lie in the other runs: by patches that others read whole.
+/// The layouts of FFT: by rows as in the paper, and by patches, which other nodes read whole, as in the other
+/// runs.
 const LAYOUTS: [(&str, &str); 2] = [("rows", "row by row"), ("patches", "patch by patch")];
 
-/// Read faults a transpose in the paper, on 2 and 4 nodes.
+/// Read faults per transpose in the paper, on 2 and 4 nodes.
 const READ_FAULTS: [f64; 2] = [128.0, 192.0];
 
-/// The classes of a node's time, as the programs print them, with the paper's names where they differ.
+/// The classes of a node's time, as the programs print them, with the paper's names if they differ.
 const CLASSES: [(&str, &str); 7] = [
     ("seconds computing", "computing"),
     ("seconds in barriers", "barrier"),
@@ -124,7 +126,7 @@ impl Subject {
     }
 }
 
-/// FFT with a fault for every page. The last layout that it is given counts.
+/// Returns FFT with a fault for every page. The last layout among its arguments counts.
 fn faulting(scale: Scale, nodes: u16, layout: &str) -> Job {
     let form = Form::Nodes { nodes, protocol: "hlrc", fabric: FABRIC, page_size: PAGE_SIZE, prefetch: false };
     let mut job = SUBJECTS[0].sequential(scale).in_form(form);
@@ -132,7 +134,7 @@ fn faulting(scale: Scale, nodes: u16, layout: &str) -> Job {
     job
 }
 
-/// What is run, by program.
+/// Returns the jobs that are measured, by program.
 pub fn jobs(scale: Scale) -> Vec<Vec<Job>> {
     SUBJECTS
         .iter()
@@ -146,12 +148,12 @@ pub fn jobs(scale: Scale) -> Vec<Vec<Job>> {
         .collect()
 }
 
-/// What is counted, once each.
+/// Returns the jobs whose events are counted, once each.
 pub fn counted(scale: Scale) -> Vec<Vec<Job>> {
     vec![LAYOUTS.iter().flat_map(|(layout, _)| NODES.map(|nodes| faulting(scale, nodes, layout))).collect()]
 }
 
-/// The tables, once everything has been run.
+/// Makes the tables from the results.
 pub fn tables(results: &Results, counts: &Results, latencies: &Latencies, setting: Setting) -> Vec<Table> {
     let mut tables = vec![speed_ups(results, setting)];
     tables.extend(SUBJECTS.iter().map(|subject| breakdown(results, subject, setting)));
@@ -214,7 +216,7 @@ fn breakdown(results: &Results, subject: &Subject, setting: Setting) -> Table {
             let run = results.middle(&subject.on(setting.scale, nodes, protocol), SECONDS);
             for (field, class) in CLASSES {
                 let value = run.and_then(|run| run.get(field));
-                // Serving may have been charged for what was put right later.
+                // Time for serving may have been counted that was corrected later.
                 let share = run.and_then(|run| run.get(CORE_SHARE)).copied();
                 let by_clock = |value: &f64| Measured::wall(MS * value.max(0.0)).with_share(share);
                 let measured = value.map_or(Measured::none(), by_clock);
@@ -237,7 +239,8 @@ fn breakdown(results: &Results, subject: &Subject, setting: Setting) -> Table {
     }
 }
 
-/// What can be said of nodes that had no core each: a share of the sequential program's work, and the processor seconds beyond.
+/// Adds what can be estimated for nodes without a core of their own: a share of the sequential program's
+/// work, and the processor seconds beyond it.
 fn estimated_breakdown(
     rows: &mut Vec<Row>,
     results: &Results,
@@ -254,7 +257,8 @@ fn estimated_breakdown(
     }
 }
 
-/// A node's share of the sequential program's processor seconds, and what the node that used most used beyond it.
+/// Returns a node's share of the sequential program's processor seconds, and what the node that used most
+/// used beyond it.
 fn processor_seconds(results: &Results, sequential: &Job, job: &Job) -> (f64, f64) {
     let median = |job: &Job| results.median(job, PROCESSOR_SECONDS).unwrap_or(f64::NAN);
     let most = median(job);
@@ -280,8 +284,8 @@ fn latency(latencies: &Latencies) -> Table {
         unit: "µs",
         rows,
         notes: vec![
-            "Send and receive are the time inside sendmsg and recvmsg, network what is left of half a round trip, the single trip; medians. Over \
-             loopback the sender's call delivers the datagram itself, so the receiver may have it before that call returns: then nothing is left. The paper draws this without numbers, between two SparcStations 20 over 100Base-TX."
+            "Send and receive are the time inside sendmsg and recvmsg, network the remainder of half a round trip (the single trip); medians. Over \
+             loopback the sender's call delivers the datagram itself, so the receiver may have it before that call returns: then the remainder is zero. The paper draws this without numbers, between two SparcStations 20 over 100Base-TX."
                 .to_owned(),
         ],
         plot: Plot::Stacked,
@@ -289,13 +293,14 @@ fn latency(latencies: &Latencies) -> Table {
     }
 }
 
-/// How much smaller the overhead is than another, in percent.
+/// Returns how much smaller our overhead is than another, in percent.
 fn reduction(other: f64, ours: f64) -> f64 {
     if other > 0.0 { 100.0 * (1.0 - ours / other) } else { f64::NAN }
 }
 
-/// Seconds that shared memory costs: of node 0 what it did not compute, in the run in which that was least, since what more it was in others it
-/// waited for a node whose processor was slower. Where nodes shared cores, the processor seconds beyond computing.
+/// Returns the seconds that shared memory costs: the time in which node 0 did not compute, in the run in
+/// which that was least, since in the others it waited longer for a node with a slower processor. If nodes
+/// shared cores, returns the processor seconds beyond computing.
 fn overhead(results: &Results, sequential: &Job, job: &Job, cores: u16) -> f64 {
     if job.nodes() > cores {
         return processor_seconds(results, sequential, job).1;
@@ -306,7 +311,7 @@ fn overhead(results: &Results, sequential: &Job, job: &Job, cores: u16) -> f64 {
     results.all(job).iter().map(not_computing).min_by(f64::total_cmp).unwrap_or(f64::NAN)
 }
 
-/// The least share of a core in all runs of some jobs.
+/// Returns the least share of a core in all runs of some jobs.
 fn least_share(results: &Results, jobs: &[Job]) -> Option<f64> {
     let runs = jobs.iter().flat_map(|job| results.all(job));
     runs.filter_map(|run| run.get(CORE_SHARE).copied()).min_by(f64::total_cmp)
@@ -378,7 +383,7 @@ fn read_faults(counts: &Results, setting: Setting) -> Table {
         for (nodes, paper) in NODES.into_iter().zip(READ_FAULTS) {
             let fetched = counts.median(&faulting(setting.scale, nodes, layout), "pages fetched");
             let measured = fetched.map_or(Measured::none(), |pages| Measured::wall(pages / TRANSPOSES));
-            // The paper's size has the paper's count.
+            // At the paper's size, the paper's count is shown.
             let paper = (setting.scale != Scale::Tiny).then_some(Paper::Number(paper));
             rows.push(Row::at("", &on_nodes(nodes), words, paper, measured));
         }
@@ -399,10 +404,10 @@ fn read_faults(counts: &Results, setting: Setting) -> Table {
     }
 }
 
-/// What holds for all of it.
+/// Returns the notes that apply to all tables.
 pub fn notes() -> Vec<String> {
     vec![
-        "All runs, but for those that are said to be over shm: UDP on this machine, pages of 8 KiB as in the paper (but where a program chooses its own), pages fetched ahead as always.".to_owned(),
+        "All runs, except those over shm: UDP on this machine, pages of 8 KiB as in the paper (but where a program chooses its own), pages fetched ahead as always.".to_owned(),
         "Tables 6 and 7 and figures 12 to 15, which cost the same runs for other networks, come with the analysis of other networks.".to_owned(),
     ]
 }
@@ -465,7 +470,7 @@ mod tests {
         let table = breakdown(&results(), &SUBJECTS[1], SETTING);
         assert_eq!(row(&table, "HLRC, 2 nodes, barrier").measured, Some(2000.0));
         assert!(table.rows.iter().all(|row| row.block != "4 nodes"), "{:#?}", table.rows);
-        // A quarter of eight seconds, and of four what is beyond.
+        // A quarter of eight seconds, and the remainder of four.
         assert_eq!(row(&table, "HLRC, 4 nodes, processor time, beyond computing").measured, Some(2000.0));
         assert!(row(&table, "HLRC, 4 nodes, as they shared 2 cores, barrier").measured.is_some());
         let roomy = breakdown(&results(), &SUBJECTS[1], Setting { cores: 4, ..SETTING });
@@ -478,7 +483,7 @@ mod tests {
         assert_eq!(reduction(1.0, 1.5), -50.0);
         assert!(reduction(0.0, 1.0).is_nan(), "there was none to reduce");
         let mut results = results();
-        // A run in which node 0 waited for others longer, and computed no more.
+        // A run in which node 0 waited longer for others, and computed no more.
         let waited = [(SECONDS, 9.0), ("seconds computing", 4.0), ("seconds in barriers", 5.0)];
         results.note(&SUBJECTS[0].on(Scale::Full, 2, "hlrc"), &waited);
         let table = reductions(&results, SETTING);

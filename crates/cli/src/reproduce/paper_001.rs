@@ -1,18 +1,19 @@
 //! Midorikawa, Ito, Iizuka: SMS over UDP instead of TCP, function by function and in four programs.
 //!
-//! The paper's figures are those of its table 2 and of the text of its section 3.3. Its diagrams bear no numbers.
+//! The paper's figures are those of its table 2 and of the text of its section 3.3. Its diagrams contain no
+//! numbers.
 
 use super::jobs::{Form, Job, PROCESSOR_SECONDS, Results, SECONDS};
 use super::programs::{FFT3D, FUNCTIONS, MANDELBROT, NBODY, Program};
 use super::report::{Measured, Paper, Plot, Row, Table};
 use super::{Scale, Setting};
 
-/// Where it appeared.
+/// The source.
 pub const SOURCE: &str = "H. Midorikawa, T. Ito, H. Iizuka: SMS 0.4.1, a software distributed shared memory over UDP (Seikei University)";
 
 const FABRICS: [(&str, &str); 2] = [("udp", "UDP"), ("tcp", "TCP")];
 const NODES: [u16; 4] = [1, 2, 4, 8];
-/// The paper gives figures for its 8 PCs.
+/// The number of nodes for which the paper gives figures: its 8 PCs.
 const MOST_NODES: u16 = NODES[NODES.len() - 1];
 
 /// Table 2, in milliseconds: UDP, TCP.
@@ -23,7 +24,7 @@ const FUNCTION_TIMES: [(&str, [f64; 2]); 4] = [
     ("lock/unlock", [8.733, 24.318]),
 ];
 
-/// What the text says of the speed-up on 8 nodes, with how it follows if it is not said outright.
+/// The text's statement of the speed-up on 8 nodes, with its derivation if it is not explicit.
 type Said = Option<(Paper, Option<&'static str>)>;
 
 struct Subject {
@@ -124,7 +125,7 @@ fn nodes(scale: Scale) -> &'static [u16] {
     if scale == Scale::Tiny { &[1, MOST_NODES] } else { &NODES }
 }
 
-/// What is run, by program.
+/// Returns the jobs that are measured, by program.
 pub fn jobs(scale: Scale) -> Vec<Vec<Job>> {
     let on = |subject: &Subject| {
         let forms =
@@ -136,7 +137,7 @@ pub fn jobs(scale: Scale) -> Vec<Vec<Job>> {
     [functions].into_iter().chain(SUBJECTS.iter().map(on)).collect()
 }
 
-/// The tables, once everything has been run.
+/// Makes the tables from the results.
 pub fn tables(results: &Results, setting: Setting) -> Vec<Table> {
     let mut tables = vec![function_table(results, setting), function_ratios(results, setting)];
     tables.extend(SUBJECTS.iter().map(|subject| curves(results, subject, setting)));
@@ -144,13 +145,13 @@ pub fn tables(results: &Results, setting: Setting) -> Vec<Table> {
     tables
 }
 
-/// The least share of a core in the runs that a function's time by the clock is of.
+/// Returns the least share of a core in the runs from which a function's time by the clock comes.
 fn share(results: &Results, function: &str, fabrics: &[&'static str], setting: Setting) -> Option<f64> {
     let jobs: Vec<Job> = fabrics.iter().map(|fabric| functions(setting.scale, fabric)).collect();
     results.core_share(&jobs.iter().collect::<Vec<_>>(), function)
 }
 
-/// Milliseconds a call: of the clock, or of the processor of the node that used most.
+/// Returns milliseconds per call: by the clock, or of the processor of the node that used most.
 fn function_time(
     results: &Results,
     function: &str,
@@ -159,7 +160,7 @@ fn function_time(
     scale: Scale,
 ) -> Option<f64> {
     let field = if by_clock { function.to_owned() } else { format!("{function} processor") };
-    // The names' blanks are those of a column.
+    // The blanks in the names align a column.
     let job = functions(scale, fabric);
     results.median(&job, &field)
 }
@@ -286,7 +287,7 @@ fn time_ratios(results: &Results, setting: Setting) -> Table {
     }
 }
 
-/// What holds for all of it.
+/// Returns the notes that apply to all tables.
 pub fn notes() -> Vec<String> {
     vec!["All runs: hlrc, pages of 4 KiB (but where a program chooses its own), on this machine.".to_owned()]
 }

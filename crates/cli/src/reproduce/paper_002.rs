@@ -1,7 +1,7 @@
 //! Hattori, Yamamoto, Amano: local memory paged into shared memory, on a machine that is modelled.
 //!
-//! The paper's figures 1 and 2 bear no numbers at hand; what its text says of them stands beside ours. The
-//! machine is `hiroba_paging::attempt0`, which also lists what is assumed.
+//! The available text of the paper has no numbers for its figures 1 and 2; what it says of them is shown
+//! beside ours. The machine is `hiroba_paging::attempt0`, which also lists the assumptions.
 
 use hiroba_paging::PolicyKind;
 use hiroba_paging::attempt0::{Chooser, Machine, Multiplication, Outcome, Placement, run};
@@ -9,18 +9,18 @@ use hiroba_paging::attempt0::{Chooser, Machine, Multiplication, Outcome, Placeme
 use super::Scale;
 use super::report::{Measured, Paper, Plot, Row, Table};
 
-/// Where it appeared.
+/// The source.
 pub const SOURCE: &str = "D. Hattori, J. Yamamoto, H. Amano: an implementation and evaluation of a virtual memory system on a shared memory multiprocessor with local memory (Keio University)";
 
-/// Figure 1 is of four processors.
+/// The number of processors in figure 1.
 const PROCESSORS: u64 = 4;
-/// Those of figure 2. The paper's are lost; the machine has up to 20.
+/// The numbers of processors in figure 2. The paper's are lost; the machine has up to 20.
 const NUMBERS: [u64; 4] = [1, 2, 4, 8];
 const PAGES_KIB: [u64; 4] = [1, 2, 4, 8];
-/// What the paper compares.
+/// The policies that the paper compares.
 const PAPERS_POLICIES: [(PolicyKind, &str); 2] = [(PolicyKind::Fifo, "FIFO"), (PolicyKind::Clock, "CLOCK")];
 
-/// The page size of paged runs where one is shown.
+/// The page size of the paged runs that are shown alone.
 const SHOWN_KIB: u64 = 1;
 
 /// Runs of the model, all of one machine and program.
@@ -48,7 +48,7 @@ impl Model {
     }
 }
 
-/// What was assumed, and what follows for the reader.
+/// Returns the assumptions, and their consequences for the reader.
 pub fn notes(scale: Scale) -> Vec<String> {
     let Model { machine, program } = Model::of(scale);
     let kib = |bytes: u64| bytes >> 10;
@@ -66,7 +66,7 @@ pub fn notes(scale: Scale) -> Vec<String> {
             kib(machine.local_bytes)
         ),
         format!(
-            "Assumed, since the paper does not tell: matrices of {0} x {0} elements of {1} bytes, multiplied in tiles of {2} x {2}, rows divided \
+            "Assumed, since the paper does not say: matrices of {0} x {0} elements of {1} bytes, multiplied in tiles of {2} x {2}, rows divided \
              among processors in blocks, so that with {PROCESSORS} processors each has {3} KiB of data; lines of {4} bytes; {5} us a fault and {6} us \
              a term without its data. Of some hundred such sizes this is the one of which the text's remarks on figure 1 hold best, so their \
              agreement confirms the model's shape and no number of it. With plain loops in place of tiles, times are 1.1 to 200 times those of \
@@ -86,7 +86,7 @@ pub fn notes(scale: Scale) -> Vec<String> {
     notes
 }
 
-/// All tables; `tell` hears what comes next.
+/// Makes all tables, and passes what comes next to `tell`.
 pub fn tables(scale: Scale, tell: &mut dyn FnMut(&str)) -> Vec<Table> {
     let model = Model::of(scale);
     tell("the model: normal and shared");
@@ -109,7 +109,7 @@ pub fn tables(scale: Scale, tell: &mut dyn FnMut(&str)) -> Vec<Table> {
     ]
 }
 
-/// The paper's policies first, the one that knows the future last.
+/// Returns the policies, the paper's first and the optimal one last.
 fn choosers() -> Vec<(String, Chooser)> {
     let name = |kind: PolicyKind| {
         let known = PAPERS_POLICIES.iter().find(|(known, _)| *known == kind);
@@ -164,13 +164,13 @@ fn times(normal: Outcome, shared: Outcome, papers: &ByPolicy) -> Table {
     let mut table = table("figure 1", &title, "s", rows, Plot::Stacked);
     table.notes = vec![
         "normal: all data in local memory, as much as they need. shared: all in shared memory. FIFO and CLOCK: paged, \
-         by pages of 1, 2, 4 and 8 KiB. The paper's diagram bears no numbers at hand; what its text says of it follows."
+         by pages of 1, 2, 4 and 8 KiB. The paper's diagram has no numbers here; what its text says of it follows."
             .to_owned(),
     ];
     table
 }
 
-/// What the text says of figure 1.
+/// Makes the table of what the text says of figure 1.
 fn remarks(normal: Outcome, shared: Outcome, papers: &ByPolicy) -> Table {
     let ratios: Vec<[f64; PAGES_KIB.len()]> =
         papers.iter().map(|(_, outcomes)| outcomes.map(|outcome| ratio(outcome, normal))).collect();
@@ -204,7 +204,7 @@ fn speed_ups(model: &Model) -> Table {
     for (name, placement) in lines {
         let outcomes = NUMBERS.map(|processors| model.run(processors, placement));
         let alone = outcomes[0].time_ns as f64;
-        // How long an access holds the bus, the paper does not tell.
+        // The paper does not say how long an access occupies the bus.
         let ways: &[(&str, bool)] = match placement {
             Placement::Paged { .. } => &[("", false), (", bus held", true)],
             Placement::Normal | Placement::Shared => &[("", false)],
@@ -228,7 +228,7 @@ fn speed_ups(model: &Model) -> Table {
     table
 }
 
-/// Beyond the paper: all policies.
+/// Makes the table of all policies, which goes beyond the paper.
 fn policies(normal: Outcome, by_policy: &ByPolicy) -> Table {
     let mut rows = Vec::new();
     for (name, outcomes) in by_policy {
@@ -265,7 +265,7 @@ mod tests {
         row.and_then(|row| row.measured).unwrap_or_else(|| panic!("{id}: no {label}"))
     }
 
-    /// The model is deterministic, so what the text says of the paper's sizes can be held.
+    /// The model is deterministic, so the text's statements about the paper's sizes can be checked.
     #[test]
     fn the_remarks_of_the_text_hold() {
         let tables = tables(Scale::Full, &mut |_| {});

@@ -1,20 +1,20 @@
 //! Sugawara, Hosomi, Hirose, Sekiguchi: NORMA IPC/DE, messages of Mach between the nodes of Cenju-3.
 //!
-//! The figures of its diagrams are lost but for what the text says of them. Figure 6 (where the time goes) is
-//! not made: `hiroba run --stats` tells where a program's time goes.
+//! The figures of its diagrams are lost except for those in the text. Figure 6 (where the time goes) is not
+//! made; `hiroba run --stats` shows where a program's time goes.
 
 use super::jobs::{Form, Job, Results};
 use super::programs::MESSAGES;
 use super::report::{Measured, Paper, Plot, Row, Table};
 use super::{Scale, Setting};
 
-/// Where it appeared.
+/// The source.
 pub const SOURCE: &str = "Sugawara and others: NORMA IPC/DE, Mach IPC across the nodes of Cenju-3 (NEC)";
 
 const FABRICS: [&str; 3] = ["shm", "udp", "tcp"];
-/// Bytes of inline data; as in `messages.c`.
+/// Bytes of inline data; the same as in `messages.c`.
 const SIZES: [u32; 9] = [4, 64, 440, 441, 1024, 4096, 8192, 8193, 16_384];
-/// Pages out of line; as in `messages.c`.
+/// Pages out of line; the same as in `messages.c`.
 const PAGES_MAX: u32 = 32;
 
 fn job(scale: Scale, fabric: &'static str) -> Job {
@@ -27,7 +27,7 @@ fn job(scale: Scale, fabric: &'static str) -> Job {
     Job::sequential(&MESSAGES, rounds).in_form(form)
 }
 
-/// What is run, by program.
+/// Returns the jobs that are measured, by program.
 pub fn jobs(scale: Scale) -> Vec<Vec<Job>> {
     vec![FABRICS.map(|fabric| job(scale, fabric)).to_vec()]
 }
@@ -40,7 +40,7 @@ fn measured(results: &Results, fabric: &'static str, field: &str, setting: Setti
     }
 }
 
-/// The tables, once everything has been run.
+/// Makes the tables from the results.
 pub fn tables(results: &Results, setting: Setting) -> Vec<Table> {
     vec![latencies(results, setting), throughputs(results, setting)]
 }
@@ -103,7 +103,7 @@ fn throughputs(results: &Results, setting: Setting) -> Table {
     }
 }
 
-/// What holds for all of it.
+/// Returns the notes that apply to all tables.
 pub fn notes() -> Vec<String> {
     vec![
         "All runs: 2 nodes, pages of 4 KiB, on this machine; the medians of the rounds of a run. Figure 6 is not made."

@@ -1,7 +1,7 @@
 //! The plots of a table, as SVG.
 //!
-//! Text is drawn in black and lines in grey; the page that they stand on gives text its own colour, so that they are readable on light
-//! and on dark ground.
+//! Text is drawn in black and lines in grey. The page that contains them gives text its own colour, so that
+//! plots are readable on a light and on a dark background.
 
 use std::fmt::Display;
 
@@ -12,7 +12,8 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::report::{How, Paper, Plot, Row, Table, distinct};
 
-/// Colours that stay apart for most eyes, on light and dark ground (M. Okabe, K. Ito: Color Universal Design).
+/// Colours that most people can distinguish, on a light and on a dark background (M. Okabe, K. Ito: Color
+/// Universal Design).
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xe6, 0x9f, 0x00),
@@ -24,31 +25,31 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(0x88, 0x88, 0x88),
 ];
 const GREY: RGBColor = RGBColor(0x88, 0x88, 0x88);
-/// What is only estimated is paler.
+/// The opacity of estimates.
 const PALE: f64 = 0.45;
 
 const WIDTH: u32 = 860;
 const HEIGHT: u32 = 340;
-/// Room below a plot for the names of bars and of their groups.
+/// The height below a plot for the names of bars and of their groups.
 const NAMES_HEIGHT: u32 = 48;
 const FONT: f64 = 15.0;
 
-/// What a colour or a sign means.
+/// An entry of the legend.
 pub struct Key {
-    /// As CSS takes it.
+    /// The colour in CSS.
     pub colour: String,
-    /// How the sign looks.
+    /// The shape of the sign.
     pub sign: Sign,
-    /// What it means.
+    /// The meaning.
     pub meaning: String,
 }
 
-/// How a sign looks.
+/// The shape of a sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
     /// A filled square.
     Filled,
-    /// A pale one.
+    /// A pale square.
     Pale,
     /// An outline.
     Outline,
@@ -56,11 +57,11 @@ pub enum Sign {
     Cross,
 }
 
-/// A table's plots, and the key to them.
+/// A table's plots and their legend.
 pub struct Drawn {
     /// SVG elements.
     pub plots: Vec<String>,
-    /// What colours and signs mean.
+    /// The meaning of colours and signs.
     pub keys: Vec<Key>,
 }
 
@@ -68,7 +69,7 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// A unit as the title of an axis: in words, with what is counted.
+/// Returns the title of an axis: the unit in words, and what it counts.
 pub fn axis_title(unit: &str) -> String {
     match unit {
         "ms" => "time in milliseconds".to_owned(),
@@ -83,7 +84,7 @@ pub fn axis_title(unit: &str) -> String {
     }
 }
 
-/// Draws a table as it wants to be drawn.
+/// Draws a table in the form that it selects.
 pub fn draw(table: &Table) -> std::result::Result<Drawn, String> {
     let rows: Vec<&Row> = table.rows.iter().collect();
     let drawn = match table.plot {
@@ -110,13 +111,13 @@ fn paper_value(row: &Row) -> Option<f64> {
     }
 }
 
-/// The highest value, with room above it.
+/// Returns the highest value, with room above it.
 fn top(values: impl Iterator<Item = f64>) -> f64 {
     let highest = values.filter(|value| value.is_finite()).fold(0.0, f64::max);
     if highest > 0.0 { 1.08 * highest } else { 1.0 }
 }
 
-/// The lowest value, zero if none is below.
+/// Returns the lowest value, or zero if none is negative.
 fn bottom(values: impl Iterator<Item = f64>) -> f64 {
     1.08 * values.filter(|value| value.is_finite()).fold(0.0, f64::min)
 }
@@ -125,7 +126,7 @@ fn words(anchor: HPos) -> TextStyle<'static> {
     ("sans-serif", FONT).into_font().color(&BLACK).pos(Pos::new(anchor, VPos::Top))
 }
 
-/// Axes with the unit beside them; of `x` only with a name and numbers if it has a name.
+/// Draws the axes with the unit beside them. The x axis has a title and numbers only if it has a name.
 fn axes<'a, 'b>(
     area: &'a Area<'b>,
     x: (f64, f64),
@@ -158,14 +159,14 @@ fn axes<'a, 'b>(
     Ok(chart)
 }
 
-/// A number on an axis: without zeros that say nothing.
+/// Formats a number on an axis without redundant zeros.
 #[allow(clippy::trivially_copy_pass_by_ref)] // the shape that the axis wants
 fn short(value: &f64) -> String {
     let text = format!("{value:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Names below bars: one for each, and one for each group of neighbours that share it.
+/// Writes names below bars: one for each, and one for each group of neighbours that share it.
 fn name_bars(area: &Area<'_>, chart: &Chart<'_, '_>, floor: f64, names: &[(&str, &str)]) -> Result<()> {
     let mut begin = 0;
     for (index, (group, name)) in names.iter().enumerate() {
@@ -259,7 +260,7 @@ fn paired(table: &Table, rows: &[&Row]) -> Result<Drawn> {
                     chart.draw_series([Rectangle::new(corners(0.52, value), style)])?;
                 }
             }
-            // Where a line has one figure its own name is enough.
+            // If each line has one figure, its own name suffices.
             let one_each = distinct(&rows, |row| &row.column).len() == 1;
             let name = |row: &&'_ Row| -> (String, String) {
                 if one_each {
@@ -335,7 +336,7 @@ fn keys_of_curve(colour: RGBColor, line: &str, rows: &[&&Row]) -> Vec<Key> {
     ]
 }
 
-/// An SVG element that names itself for those who cannot see it.
+/// Adds a title to an SVG element for readers who cannot see it.
 pub fn titled(svg: &str, title: &dyn Display) -> String {
     let viewed = format!("<svg role=\"img\" aria-label=\"{title}\" ");
     svg.replacen("<svg ", &viewed, 1)

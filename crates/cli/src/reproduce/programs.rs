@@ -1,4 +1,4 @@
-//! The programs: their sources lie in this executable, and are compiled for the machine they run on.
+//! The programs: their sources are embedded in this executable, and are compiled for the machine they run on.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -30,21 +30,21 @@ macro_rules! app {
     };
 }
 
-/// Fourier transform in six steps.
+/// A Fourier transform in six steps.
 pub static FFT: Program = app!("fft");
-/// Factors of a matrix.
+/// The factorisation of a matrix.
 pub static LU: Program = app!("lu");
-/// Currents of an ocean.
+/// Currents in an ocean.
 pub static OCEAN: Program = app!("ocean");
 /// Molecules of water.
 pub static WATER: Program = app!("water");
-/// Stars.
+/// Gravity between stars.
 pub static NBODY: Program = app!("nbody");
 /// The Mandelbrot set.
 pub static MANDELBROT: Program = app!("mandelbrot");
-/// Fourier transform of a cube.
+/// The Fourier transform of a cube.
 pub static FFT3D: Program = app!("fft3d");
-/// SMS's functions, one by one.
+/// The functions of SMS, one by one.
 pub static FUNCTIONS: Program =
     Program { name: "functions", source: include_str!("functions.c"), has_sequential_form: false };
 
@@ -52,7 +52,7 @@ pub static FUNCTIONS: Program =
 pub static MESSAGES: Program =
     Program { name: "messages", source: include_str!("messages.c"), has_sequential_form: false };
 
-/// What the programs include.
+/// The headers that the programs include.
 const HEADERS: [(&str, &str); 6] = [
     ("common.h", include_str!("../../../../apps/common.h")),
     ("grids.h", include_str!("../../../../apps/grids.h")),
@@ -62,18 +62,18 @@ const HEADERS: [(&str, &str); 6] = [
     ("third_party/stb_image_write.h", include_str!("../../../../apps/third_party/stb_image_write.h")),
 ];
 
-/// How they are compiled to be measured: with the machine's vector width, as the apps say themselves.
+/// Compiler flags for measuring: with the machine's vector width, as the programs recommend.
 pub const COMPILER_FLAGS: [&str; 3] = ["-O3", "-march=native", "-fno-math-errno"];
-/// And to see that they work.
+/// Compiler flags for tests.
 pub const TEST_COMPILER_FLAGS: [&str; 1] = ["-O1"];
 
 impl Program {
-    /// The file that runs with Hiroba.
+    /// Returns the file that runs with Hiroba.
     pub fn executable(&self, directory: &Path) -> PathBuf {
         directory.join(self.name)
     }
 
-    /// The file that runs without.
+    /// Returns the file that runs without.
     pub fn sequential_executable(&self, directory: &Path) -> PathBuf {
         directory.join(format!("{}-sequential", self.name))
     }
@@ -116,12 +116,12 @@ impl Program {
         watch: &mut Watch,
     ) -> Result<(), Stopped> {
         let mut command = Command::new(&line[0]);
-        // What it makes in between goes where everything is removed.
+        // Temporary files go to the directory that is removed.
         command.args(&line[1..]).env("TMPDIR", directory);
         match children.call(command, &mut |line| watch.pass_on(line)) {
             Ok(Ended { status: 0, .. }) => Ok(()),
             Ok(Ended { status, .. }) => Err(Stopped::Failed(Failure::new(format!(
-                "the compiler '{}' ended with status {status} at {}.c; name another one in ${}",
+                "the compiler '{}' ended with status {status} for {}.c; name another one in ${}",
                 line[0].to_string_lossy(),
                 self.name,
                 Language::C.own_variable()
@@ -134,7 +134,7 @@ impl Program {
     }
 }
 
-/// Writes what the programs include.
+/// Writes the headers that the programs include.
 pub fn write_headers(directory: &Path) -> std::io::Result<()> {
     for (name, text) in HEADERS {
         let path = directory.join(name);

@@ -1,4 +1,4 @@
-//! What comes out: tables whose rows have the paper's figure and ours, and how ours was obtained.
+//! The report: tables whose rows contain the paper's figure and ours, and how ours was obtained.
 
 use serde::Serialize;
 
@@ -7,17 +7,18 @@ use crate::core_share::ENOUGH;
 /// How a figure was obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum How {
-    /// By the clock on the wall (or by counting), in a run whose nodes had a core each, or of which it is said that they had not.
+    /// By the wall clock (or by counting), in a run whose nodes had a core each, or which is marked as one
+    /// whose nodes had not.
     #[serde(rename = "wall")]
     Wall,
-    /// From the processor seconds of the node that used most: an estimate for machines with a core a node, which
-    /// knows no waiting for the network.
+    /// From the processor seconds of the node that used most: an estimate for machines with a core per node,
+    /// which excludes waiting for the network.
     #[serde(rename = "cpu")]
     Cpu,
     /// By a model of the paper's machine.
     #[serde(rename = "predicted")]
     Predicted,
-    /// Not at all, on this machine.
+    /// Not measurable on this machine.
     #[serde(rename = "not measurable")]
     NotMeasurable,
 }
@@ -25,42 +26,42 @@ pub enum How {
 /// One of our figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// In the table's unit; `None` where it could not be measured.
+    /// The value in the table's unit; `None` if it could not be measured.
     pub value: Option<f64>,
     /// How it was obtained.
     pub how: How,
-    /// The least share that the processes of its runs got of the processor time which they could have used;
-    /// `None` where it is not known, and where more nodes than cores were run on purpose.
+    /// The least share that the processes of its runs got of the processor time that they could have used;
+    /// `None` if it is unknown, and if more nodes than cores were run on purpose.
     pub core_share: Option<f64>,
 }
 
 impl Measured {
-    /// By the clock or by counting.
+    /// Makes a figure by the clock or by counting.
     pub fn wall(value: f64) -> Measured {
         Measured::or_not(value, How::Wall)
     }
 
-    /// From processor seconds.
+    /// Makes a figure from processor seconds.
     pub fn cpu(value: f64) -> Measured {
         Measured::or_not(value, How::Cpu)
     }
 
-    /// By a model.
+    /// Makes a figure of a model.
     pub fn predicted(value: f64) -> Measured {
         Measured::or_not(value, How::Predicted)
     }
 
-    /// Not at all.
+    /// Makes a figure that could not be measured.
     pub fn none() -> Measured {
         Measured { value: None, how: How::NotMeasurable, core_share: None }
     }
 
-    /// The same, of runs with this share.
+    /// Returns the same figure, of runs with this share.
     pub fn with_share(self, core_share: Option<f64>) -> Measured {
         Measured { core_share, ..self }
     }
 
-    /// What is no number was not measured: JSON has none for it.
+    /// Makes a figure; a value that is not a number was not measured, since JSON cannot express it.
     fn or_not(value: f64, how: How) -> Measured {
         if value.is_finite() {
             Measured { value: Some(value), how, core_share: None }
@@ -76,43 +77,43 @@ impl Measured {
 pub enum Paper {
     /// A number, in the table's unit.
     Number(f64),
-    /// What the text says where it gives none.
+    /// The paper's words, if it gives no number.
     Words(&'static str),
 }
 
 /// One figure and its place: tables are shown as blocks of lines and columns.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Block, line and column in one.
+    /// Block, line and column joined.
     pub label: String,
-    /// What the line's block has in common; may be empty.
+    /// What the lines of a block have in common; may be empty.
     pub block: String,
     /// The line.
     pub line: String,
     /// The column.
     pub column: String,
-    /// The paper's figure; `None` where the paper, or the text of it that is at hand, has none.
+    /// The paper's figure; `None` if the paper, or the available text of it, has none.
     pub paper: Option<Paper>,
-    /// Ours; `None` where it could not be measured.
+    /// Our figure; `None` if it could not be measured.
     pub measured: Option<f64>,
     /// How ours was obtained.
     pub how: How,
     /// The least share of a core that ready threads got in its runs, if each could have had one of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub core_share: Option<f64>,
-    /// What stands beside the paper's figure.
+    /// A note beside the paper's figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper_note: Option<String>,
-    /// What stands beside ours.
+    /// A note beside ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_note: Option<String>,
-    /// It is no part of a stacked bar, but the whole that the others are parts of.
+    /// Whether it is the whole of a stacked bar, not a part.
     #[serde(skip)]
     pub is_whole: bool,
 }
 
 impl Row {
-    /// A row at its place.
+    /// Makes a row at its place.
     pub fn at(block: &str, line: &str, column: &str, paper: Option<Paper>, measured: Measured) -> Row {
         let parts = [line, block, column].into_iter().filter(|part| !part.is_empty());
         Row {
@@ -130,17 +131,17 @@ impl Row {
         }
     }
 
-    /// The same, as the whole that the others of its line are parts of.
+    /// Returns the same row, as the whole of which the others of its line are parts.
     pub fn whole(self) -> Row {
         Row { is_whole: true, ..self }
     }
 
-    /// Whether it is by the clock of a machine that had other things to do.
+    /// Returns true if it is by the clock of a machine that was busy with other work.
     pub fn is_disturbed(&self) -> bool {
         self.how == How::Wall && self.core_share.is_some_and(|share| share < ENOUGH)
     }
 
-    /// The same with words beside the figures.
+    /// Returns the same row with notes beside the figures.
     pub fn noting(mut self, paper: Option<&str>, measured: Option<&str>) -> Row {
         (self.paper_note, self.measured_note) = (paper.map(str::to_owned), measured.map(str::to_owned));
         self
@@ -150,20 +151,20 @@ impl Row {
 /// How a table is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plot {
-    /// Only in figures.
+    /// Only as figures.
     None,
     /// A bar for each line, made of its columns.
     Stacked,
     /// A bar for each row, and the paper's figure beside it.
     Paired,
-    /// A curve for each line; columns are numbers.
+    /// A curve for each line; the columns are numbers.
     Curves,
 }
 
-/// A table or figure of the paper's.
+/// A table or figure of the paper.
 #[derive(Clone, Debug, Serialize)]
 pub struct Table {
-    /// As the paper numbers it.
+    /// Its number in the paper.
     pub id: String,
     /// What it shows.
     pub title: String,
@@ -171,32 +172,32 @@ pub struct Table {
     pub unit: &'static str,
     /// Its figures.
     pub rows: Vec<Row>,
-    /// What must be said of them.
+    /// Notes on the figures.
     pub notes: Vec<String>,
     /// How it is drawn.
     #[serde(skip)]
     pub plot: Plot,
-    /// What its columns count, where it is drawn as curves.
+    /// What its columns count, if it is drawn as curves.
     #[serde(skip)]
     pub axis: &'static str,
 }
 
-/// A run of the command.
+/// The result of a run of the command.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The paper's number.
     pub paper: &'static str,
     /// Its title, authors and place.
     pub source: &'static str,
-    /// Whether sizes and repetitions were cut.
+    /// Whether sizes and repetitions were reduced.
     pub quick: bool,
-    /// What was run, on what, and what holds for all tables.
+    /// What was run and on which machine, and what applies to all tables.
     pub notes: Vec<String>,
     /// The tables and figures.
     pub tables: Vec<Table>,
 }
 
-/// The different values of a part of the rows' places, in their order.
+/// Returns the different values of a part of the rows' places, in their order.
 pub fn distinct<'a>(rows: &[&'a Row], part: fn(&Row) -> &str) -> Vec<&'a str> {
     let mut found: Vec<&str> = Vec::new();
     for row in rows {
@@ -208,7 +209,7 @@ pub fn distinct<'a>(rows: &[&'a Row], part: fn(&Row) -> &str) -> Vec<&'a str> {
     found
 }
 
-/// A number in as many digits as are worth reading.
+/// Formats a number with its significant digits.
 pub fn number(value: f64) -> String {
     let decimals = match value.abs() {
         0.0 => 0,
@@ -221,7 +222,7 @@ pub fn number(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// The paper's figure as it is shown.
+/// Formats the paper's figure.
 pub fn paper_text(row: &Row) -> String {
     let figure = match &row.paper {
         // As the paper prints it.
@@ -232,7 +233,7 @@ pub fn paper_text(row: &Row) -> String {
     row.paper_note.as_ref().map_or(figure.clone(), |note| format!("{figure} ({note})"))
 }
 
-/// Ours, with a mark on estimates, and one on what is by the clock of a busy machine.
+/// Formats our figure, with marks on estimates and on times by the clock of a busy machine.
 pub fn measured_text(row: &Row) -> String {
     let figure = match (row.measured, row.how) {
         (Some(value), How::Wall) if row.is_disturbed() => format!("{}!", number(value)),

@@ -1,7 +1,8 @@
 //! Figure 5 of paper 000: where a datagram's time goes, on plain sockets of this machine.
 //!
-//! Two threads, on a processor each where there are two, send a datagram to and fro. The time inside `sendmsg` and inside `recvmsg`
-//! (of a datagram that has arrived) is measured; what is left of half a round trip is the network's, which here is the kernel's loopback.
+//! Two threads, on a processor each if there are two, send a datagram there and back. The time inside
+//! `sendmsg` and inside `recvmsg` (of a datagram that has arrived) is measured; the remainder of half a round
+//! trip belongs to the network, which here is the kernel's loopback.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Instant;
@@ -10,13 +11,13 @@ use hiroba_node::CoreShare;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Sizes in bytes: from a word to a page of the paper's.
+/// Sizes in bytes: from a word to a page of the paper.
 pub const SIZES: [usize; 8] = [4, 64, 256, 1024, 1400, 2048, 4096, 8192];
 
 /// Exchanges that are not measured.
 const WARM_UP: usize = 200;
 
-/// An echo that does not come in so long was lost; loopback loses only what overflows.
+/// An echo that does not arrive within this time is lost; loopback loses only what overflows.
 const ANSWER_LIMIT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 
 /// Medians for one size, in microseconds.
@@ -24,7 +25,7 @@ const ANSWER_LIMIT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 pub struct Split {
     /// Inside `sendmsg`.
     pub send_us: f64,
-    /// Neither here nor there.
+    /// The remainder: neither sending nor receiving.
     pub network_us: f64,
     /// Inside `recvmsg`.
     pub receive_us: f64,
@@ -32,12 +33,13 @@ pub struct Split {
     pub single_trip_us: f64,
 }
 
-/// What was measured.
+/// The results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Latencies {
     /// By size in bytes.
     pub by_size: Vec<(usize, Split)>,
-    /// What the threads got of the processor time that they could have used, if they had a core each.
+    /// The share that the threads got of the processor time that they could have used, if they had a core
+    /// each.
     pub core_share: Option<f64>,
 }
 
@@ -86,7 +88,7 @@ fn two_processors() -> Option<[usize; 2]> {
     Some([usable.next()?, usable.next()?])
 }
 
-/// The calling thread stays on this processor; where that is refused it runs where it is put.
+/// Pins the calling thread to a processor; if that is refused, the kernel places it.
 fn pin(processor: Option<usize>) {
     if let Some(processor) = processor {
         let mut set = CpuSet::new();
@@ -95,7 +97,7 @@ fn pin(processor: Option<usize>) {
     }
 }
 
-/// Waits for a datagram, looking again and again if `awake`.
+/// Waits for a datagram, polling if `awake`.
 fn wait(socket: &UdpSocket, awake: bool) -> std::io::Result<()> {
     let began = Instant::now();
     let limit = if awake { Timespec::default() } else { ANSWER_LIMIT };

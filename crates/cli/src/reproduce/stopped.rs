@@ -1,15 +1,15 @@
-//! Why the command ends before it has told anything.
+//! The reason why the command ends before it has printed its tables.
 
 use crate::failure::{Failure, system_words};
 
-/// Why.
+/// The reason.
 #[derive(Debug)]
 pub enum Stopped {
-    /// Something is wrong.
+    /// An error.
     Failed(Failure),
     /// A command could not be started.
     NotStarted(std::io::Error),
-    /// By this signal.
+    /// A signal ended it.
     Interrupted(i32),
 }
 

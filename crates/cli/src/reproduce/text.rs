@@ -5,10 +5,10 @@ use comfy_table::{CellAlignment, ContentArrangement, Table as Grid, presets};
 use super::report::{Report, Row, Table, distinct, measured_text, paper_text};
 use crate::columns::broken;
 
-/// Columns that a cell of figures may need, its margins included.
+/// The columns that a cell of figures may need, its margins included.
 const CELL_WIDTH_MIN: usize = 9;
 
-/// The report in so many columns.
+/// Formats the report for a width of `columns`.
 pub fn render(report: &Report, columns: usize) -> String {
     let mut text = format!("hiroba reproduce {}\n", report.paper);
     paragraph(&mut text, report.source, columns);
@@ -40,13 +40,13 @@ pub fn render(report: &Report, columns: usize) -> String {
     text
 }
 
-/// With its first letter in upper case.
+/// Returns the text with its first letter in upper case.
 pub fn capitalised(words: &str) -> String {
     let mut letters = words.chars();
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// Ours and the paper's, as one cell.
+/// Formats our figure and the paper's as one cell.
 pub fn cell(table: &Table, row: &Row) -> String {
     if table.rows.iter().any(|row| row.paper.is_some()) && row.paper.is_some() {
         format!("{} [{}]", measured_text(row), paper_text(row))
@@ -55,7 +55,8 @@ pub fn cell(table: &Table, row: &Row) -> String {
     }
 }
 
-/// The lines of a block, a column for each figure; in pieces where they are wider than the terminal.
+/// Formats the lines of a block with a column for each figure, in several parts if they are wider than the
+/// terminal.
 fn grid(table: &Table, block: &str, rows: &[&Row], columns: usize) -> String {
     let (lines, heads) = (distinct(rows, |row| &row.line), distinct(rows, |row| &row.column));
     let find = |line: &str, head: &str| rows.iter().find(|row| row.line == line && row.column == head);

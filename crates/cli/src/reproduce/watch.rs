@@ -1,4 +1,4 @@
-//! How far the command has come: a bar on a terminal, else now and then a line, both on standard error.
+//! The progress of the command: a bar on a terminal, else occasional lines, both on standard error.
 
 use std::collections::HashSet;
 use std::io::{IsTerminal, Write};
@@ -10,27 +10,27 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::failure::say;
 use crate::quantities::duration;
 
-/// Where standard error is no terminal, a line is written whenever so many parts of the whole are done, and
-/// before a run after so long a silence.
+/// The number of lines of progress if standard error is no terminal. A line is also written before a run
+/// after a long silence.
 const LINES: usize = 10;
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Remarks that are remembered; of further ones each is passed on.
+/// The number of remarks that are remembered; further ones are always printed.
 const REMARKS_MAX: usize = 1000;
 
-/// Who tells it.
+/// Reports the progress.
 pub struct Watch {
     bar: Option<ProgressBar>,
     /// Lines written so far.
     lines: usize,
     /// When the last of them was written.
     spoken: Instant,
-    /// Remarks of runs that have been passed on.
+    /// Remarks of runs that have been printed.
     remarks: HashSet<String>,
 }
 
 impl Watch {
-    /// Looks what standard error is.
+    /// Examines what standard error is.
     pub fn begin() -> Watch {
         let can_draw = std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb");
         let bar = (can_draw && std::io::stderr().is_terminal()).then(|| {
@@ -42,7 +42,7 @@ impl Watch {
         Watch { bar, lines: 0, spoken: Instant::now(), remarks: HashSet::new() }
     }
 
-    /// Says what is being done where nobody knows how long it takes.
+    /// Says what is being done if its duration is unknown.
     pub fn say(&mut self, what: &str) {
         match &self.bar {
             Some(bar) => {
@@ -53,12 +53,12 @@ impl Watch {
         }
     }
 
-    /// Passes on a line of a command's standard error, with what a terminal would obey escaped.
+    /// Prints a line of a command's standard error, with terminal escape sequences made visible.
     pub fn pass_on(&mut self, line: &str) {
         if self.is_known(line) {
             return;
         }
-        // Whoever has closed standard error wants to see none of it.
+        // A closed standard error is no error.
         let write = || drop(writeln!(std::io::stderr(), "{}", shown(line)));
         match &self.bar {
             Some(bar) => bar.suspend(write),
@@ -66,7 +66,8 @@ impl Watch {
         }
     }
 
-    /// What Hiroba remarks of one run it remarks of all that are like it: once is enough.
+    /// Returns true if a remark was printed before: Hiroba repeats it for every similar run, and once is
+    /// enough.
     fn is_known(&mut self, line: &str) -> bool {
         if !line.starts_with("hiroba: ") {
             return false;
@@ -75,7 +76,7 @@ impl Watch {
             || (self.remarks.len() < REMARKS_MAX && !self.remarks.insert(line.to_owned()))
     }
 
-    /// `what` comes next, after so many runs of all.
+    /// Shows that `what` comes next, after `done` of `all` runs.
     pub fn show(&mut self, done: usize, all: usize, left: Option<Duration>, what: &str) {
         let left = left
             .map_or(String::new(), |left| format!(", about {} left", duration(left.as_secs_f64().ceil())));
@@ -104,7 +105,7 @@ impl Drop for Watch {
     }
 }
 
-/// The line as a terminal may have it. Compilers set lines of a program's text under each other by tabs.
+/// Escapes the line for the terminal. Compilers align lines of a program's text by tabs.
 fn shown(line: &str) -> String {
     line.split('\t').map(printable).collect::<Vec<_>>().join("\t")
 }

@@ -1,5 +1,6 @@
-//! `hiroba agent`: what the launcher has on each other host. It is to the nodes there what the launcher is to its own: starts them,
-//! passes on what becomes of them, and sees that nothing of them stays behind, however it ends itself.
+//! `hiroba agent`: represents the launcher on another host. It does for the nodes there what the launcher
+//! does for its own: starts them, reports what happens to them, and makes sure that nothing of them remains,
+//! however it ends itself.
 //!
 //! Its standard input and output are the channel to the launcher (`wire/src/agent.rs`).
 
@@ -32,17 +33,17 @@ use super::signals::SignalDescriptor;
 use super::spawn::{self, Launch};
 use crate::failure::{Failure, STATUS_HIROBA, say, system_words};
 
-/// Taken from a node's stream at once, in bytes.
+/// Bytes that are read from a node's stream at once.
 const READ_BYTES: usize = 32 << 10;
-/// How many times as long as other silence the launcher's is borne: it may have been stopped by its user. But not when other hosts
-/// are silent too.
+/// Multiplies the tolerated silence of the launcher, which its user may have stopped. Does not apply when
+/// other hosts are silent too.
 const PATIENCE_WITH_LAUNCHER: u32 = 3;
-/// How long the last of the nodes' output may take to be taken.
+/// How long the launcher may take to receive the last of the nodes' output.
 const FINISH_LIMIT: Duration = Duration::from_secs(5);
-/// The launcher must have sent the job by then: longer than it waits for all agents together.
+/// How long the launcher may take to send the job: longer than it waits for all agents together.
 const ORDERS_LIMIT: Duration = Duration::from_secs(120);
 
-/// Serves a launcher until it has no more to say.
+/// Serves a launcher until the job is over.
 pub fn serve() -> Result<u8, Failure> {
     let channel = take_over_standard_streams().map_err(|error| {
         Failure::new(format!(
@@ -60,7 +61,7 @@ pub fn serve() -> Result<u8, Failure> {
     })
 }
 
-/// Standard input and output, which nobody else must use: nodes inherit `/dev/null` for them.
+/// Takes over standard input and output, which nothing else must use: nodes inherit `/dev/null` for them.
 fn take_over_standard_streams() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let input = std::io::stdin().as_fd().try_clone_to_owned()?;
     let output = std::io::stdout().as_fd().try_clone_to_owned()?;
@@ -70,15 +71,15 @@ fn take_over_standard_streams() -> std::io::Result<(OwnedFd, OwnedFd)> {
     Ok((input, output))
 }
 
-/// Why an agent ends.
+/// The reason why an agent ends.
 enum Stop {
-    /// All is done.
+    /// The job is over.
     Finished,
     /// The launcher is gone, or unreachable.
     Alone(&'static str),
-    /// Its own front is gone.
+    /// The agent's own front is gone.
     FrontGone,
-    /// It cannot do what it was asked to; the launcher has been told.
+    /// The agent cannot do what it was asked to, and has told the launcher.
     Refused,
 }
 
@@ -88,7 +89,7 @@ impl From<Closed> for Stop {
     }
 }
 
-/// One node's streams, as far as they are open.
+/// The open streams of one node.
 type Streams = [Option<OwnedFd>; 2];
 
 struct Agent {
@@ -104,13 +105,13 @@ struct Agent {
     output_credit: usize,
     looks: Option<Looks>,
     silent_looks: u32,
-    /// A node of this host misses one of another.
+    /// Whether a node of this host no longer hears one of another.
     others_silent: bool,
     finish_by: Option<Instant>,
-    /// Until the job has come.
+    /// Set until the job has arrived.
     orders_by: Option<Instant>,
     traces: Homecoming,
-    /// Held while the nodes run.
+    /// Kept while the nodes run.
     wakefulness: Option<Wakefulness>,
 }
 
@@ -126,7 +127,7 @@ impl Agent {
             build: hiroba_node::BUILD.to_owned(),
             cores: super::cores(),
         };
-        // A launcher that is gone is noticed at once where it is read.
+        // A launcher that is gone is noticed when the channel is read.
         let _ = channel.send_text(&format!("{greeting}\n"));
         Ok(Agent {
             front,
@@ -169,7 +170,7 @@ impl Agent {
         }
     }
 
-    /// Waits until the launcher has taken the last message, and has closed the connection.
+    /// Waits until the launcher has taken the last message and closed the connection.
     fn say_goodbye(&mut self) {
         let give_up = Instant::now() + FINISH_LIMIT;
         while Instant::now() < give_up && self.channel.flush().is_ok() && self.channel.receive().is_ok() {
@@ -200,7 +201,7 @@ impl Agent {
             let mut taken = self.outputs.is_empty() && !self.channel.has_output();
             if taken && !self.traces.is_done() {
                 self.traces.send(&mut self.channel)?;
-                // As long as the launcher takes it, it may take long.
+                // There is no limit while the launcher keeps taking output.
                 self.finish_by = Some(Instant::now() + FINISH_LIMIT);
                 taken = self.traces.is_done() && !self.channel.has_output();
             }
@@ -213,8 +214,8 @@ impl Agent {
 
     fn next_message(&mut self) -> Result<Option<ToAgent>, Stop> {
         self.channel.next::<ToAgent>().map_err(|error| {
-            say(&format!("the launcher's words make no sense: {error}"));
-            Stop::Alone("the connection to the launcher is of no use")
+            say(&format!("the launcher sent an invalid message: {error}"));
+            Stop::Alone("the connection to the launcher is unusable")
         })
     }
 
@@ -240,7 +241,7 @@ impl Agent {
         let _ = poll(&mut sources, left.as_ref());
     }
 
-    /// Whoever signals an agent by hand wants it to end.
+    /// Handles a signal: a user who signals an agent wants it to end.
     fn read_front(&mut self) -> Result<(), Stop> {
         let mut bytes = [0u8; 16];
         let mut ready = [PollFd::new(&self.front.signals, PollFlags::IN)];
@@ -293,7 +294,7 @@ impl Agent {
                 self.channel.send(&FromAgent::Node { node, event: NodeEvent::Examined { evidence } })?;
             }
             ToAgent::Finish => {
-                // What nodes left running may hold their streams open.
+                // Processes that nodes left running may keep their streams open.
                 guardian::kill_descendants();
                 self.finish_by = Some(Instant::now() + FINISH_LIMIT);
             }
@@ -309,7 +310,7 @@ impl Agent {
         })
     }
 
-    /// Starts the nodes as far as the gate.
+    /// Starts the nodes, up to the gate.
     fn prepare(&mut self, errand: Errand) -> Result<Vec<i32>, Failure> {
         let endpoints = self.endpoints.take().ok_or_else(|| {
             Failure::new("expected the launcher to ask for endpoints before nodes, got the nodes first")
@@ -340,6 +341,7 @@ impl Agent {
             errand.job.coherence.fault_source,
             errand.job.coherence.write_tracking,
         )
+        .and_then(|()| hiroba_node::check_swap(&errand.job.coherence))
         .map_err(|error| Failure::new(error.to_string()))?;
         let dead_after =
             Some(Duration::from_millis(errand.job.dead_after_ms)).filter(|silence| !silence.is_zero());
@@ -385,7 +387,7 @@ impl Agent {
         Ok(pids)
     }
 
-    /// Learns what has become of the nodes.
+    /// Reads and reports what happened to the nodes.
     fn attend(&mut self, happenings: &mut Vec<Happening>) -> Result<(), Stop> {
         let mut children = false;
         while let Some(arrived) = self.arrivals.next() {
@@ -416,7 +418,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Takes what the nodes have written, as far as the launcher takes it.
+    /// Reads the output of the nodes, as much as the launcher takes.
     fn read_outputs(&mut self) {
         let mut events = Vec::new();
         for (number, streams) in &mut self.outputs {
@@ -443,7 +445,7 @@ impl Agent {
         }
         self.outputs.retain(|_, streams| streams.iter().any(Option::is_some));
         for (number, event) in events {
-            // A connection that is gone is noticed where it is read.
+            // A lost connection is noticed when it is read.
             let _ = self.channel.send(&FromAgent::Node { node: NodeId(number as u16), event });
         }
     }

@@ -1,5 +1,5 @@
-//! The channel between the launcher and an agent on another host: framed messages over whatever carries an agent's standard
-//! input and output (`wire/src/agent.rs`). Nothing here waits: what cannot be written yet is queued.
+//! The channel between the launcher and an agent on another host: framed messages over an agent's standard
+//! input and output (`wire/src/agent.rs`). Nothing here blocks: bytes that cannot be written yet are queued.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,34 +12,35 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zeroize::{Zeroize, Zeroizing};
 
-/// While more waits to be written, in bytes, whoever can wait puts nothing more into the channel.
+/// While more than this waits to be written, in bytes, senders that can wait put nothing more into the
+/// channel.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
-/// Taken from the kernel at once, in bytes.
+/// Bytes that are read from the kernel at once.
 const READ_BYTES: usize = 64 << 10;
-/// Left free behind a message with a key, so that what is queued while it waits seldom makes the queue grow.
+/// Room left behind a message with a key, so that later messages seldom make the queue grow.
 const SECRET_SPARE_BYTES: usize = 64 << 10;
-/// The length in front of each frame.
+/// Bytes of the length in front of each frame.
 const LENGTH_BYTES: usize = 4;
 
-/// The other side has closed the channel, or it broke.
+/// The other side has closed the channel, or the channel broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
-/// One end.
+/// One end of a channel.
 #[derive(Debug)]
 pub struct Channel {
     read: OwnedFd,
     write: OwnedFd,
-    /// No frame that comes may be longer.
+    /// The longest frame that is accepted.
     frame_bytes_max: usize,
     incoming: Vec<u8>,
     outgoing: VecDeque<u8>,
-    /// What waits, or has waited, in `outgoing` holds a key.
+    /// Whether the bytes in `outgoing`, written or not, contain a key.
     outgoing_is_secret: bool,
 }
 
 impl Channel {
-    /// A channel over two descriptors, which from now on do not block.
+    /// Makes a channel over two descriptors, and makes these non-blocking.
     pub fn new(read: OwnedFd, write: OwnedFd, frame_bytes_max: usize) -> rustix::io::Result<Channel> {
         for end in [&read, &write] {
             rustix::io::ioctl_fionbio(end, true)?;
@@ -54,13 +55,13 @@ impl Channel {
         })
     }
 
-    /// What to wait for: the descriptor to read from, and when something is queued the one to write to.
+    /// Returns what to poll for: the descriptor to read from, and the one to write to if something is queued.
     pub fn interests(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
         let output = self.has_output().then(|| (self.write.as_fd(), PollFlags::OUT));
         std::iter::once((self.read.as_fd(), PollFlags::IN)).chain(output)
     }
 
-    /// Queues a message and writes what goes.
+    /// Queues a message and writes as much as the other side takes.
     pub fn send<T: Serialize>(&mut self, message: &T) -> Result<(), Closed> {
         let bytes = encode(message);
         self.outgoing.extend((bytes.len() as u32).to_le_bytes());
@@ -68,10 +69,10 @@ impl Channel {
         self.flush()
     }
 
-    /// The same for a message with a key: it is wiped from the queue when it has been written.
+    /// Sends a message with a key: it is wiped from the queue when it has been written.
     pub fn send_secret<T: Serialize>(&mut self, message: &T) -> Result<(), Closed> {
         let bytes = Zeroizing::new(encode(message));
-        // A queue that grew later would leave a copy behind.
+        // Growing the queue later would leave a copy behind.
         self.outgoing.reserve(LENGTH_BYTES + bytes.len() + SECRET_SPARE_BYTES);
         self.outgoing_is_secret = true;
         self.outgoing.extend((bytes.len() as u32).to_le_bytes());
@@ -79,23 +80,23 @@ impl Channel {
         self.flush()
     }
 
-    /// Wipes what has been taken; for whoever has just taken a message with a key.
+    /// Wipes the bytes of taken messages; to be called after taking a message with a key.
     pub fn wipe_taken(&mut self) {
         self.incoming.spare_capacity_mut().zeroize();
     }
 
-    /// Queues bytes that are no frame.
+    /// Queues bytes that are not a frame.
     pub fn send_text(&mut self, text: &str) -> Result<(), Closed> {
         self.outgoing.extend(text.as_bytes());
         self.flush()
     }
 
-    /// Whether something waits to be written.
+    /// Returns true if bytes wait to be written.
     pub fn has_output(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// Whether so much waits that no more should come.
+    /// Returns true if so many bytes wait that no more should be added.
     pub fn is_full(&self) -> bool {
         self.outgoing.len() >= QUEUE_BYTES_MAX
     }
@@ -121,7 +122,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Reads what has come, once. What came before the end is still to be taken after `Closed`.
+    /// Reads once what has arrived. What arrived before the end can still be taken after `Closed`.
     pub fn receive(&mut self) -> Result<(), Closed> {
         let had = self.incoming.len();
         self.make_room(READ_BYTES);
@@ -136,7 +137,7 @@ impl Channel {
         }
     }
 
-    /// Grows what holds that which has come, without leaving copies of it behind.
+    /// Makes room for incoming bytes without leaving copies of them behind.
     fn make_room(&mut self, bytes: usize) {
         let need = self.incoming.len() + bytes;
         if need > self.incoming.capacity() {
@@ -146,7 +147,7 @@ impl Channel {
         }
     }
 
-    /// The next whole message, if one has come.
+    /// Returns the next whole message, if one has arrived.
     pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, WireError> {
         let Some(length) = self.incoming.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
@@ -163,14 +164,14 @@ impl Channel {
         Ok(Some(message))
     }
 
-    /// The next whole line of text, if one has come; its end is cut off.
+    /// Returns the next whole line of text without its newline, if one has arrived.
     pub fn next_line(&mut self) -> Option<String> {
         let length = self.incoming.iter().position(|byte| *byte == b'\n')?;
         let line: Vec<u8> = self.incoming.drain(..=length).collect();
         Some(String::from_utf8_lossy(&line[..length]).into_owned())
     }
 
-    /// How much has come and not been taken.
+    /// Returns how many bytes have arrived and were not taken.
     pub fn incoming_bytes(&self) -> usize {
         self.incoming.len()
     }

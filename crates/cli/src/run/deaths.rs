@@ -1,4 +1,5 @@
-//! Why nodes died, as far as anything tells: what their last words mean, and whether the kernel was short of memory.
+//! Why nodes died, as far as that is known: from their last messages, and from the kernel's counts of
+//! processes killed for lack of memory.
 
 use std::path::{Path, PathBuf};
 
@@ -6,23 +7,23 @@ use hiroba_wire::control::BadAccess;
 
 use crate::symbols::Symboliser;
 
-/// Pointers to nothing are followed to members of what should be there.
+/// Accesses through a null pointer to a member of a structure lie in this range.
 const NEAR_NULL_BYTES: u64 = 64 << 10;
 
-/// The sentence for a touch of memory that kills a node.
+/// Describes a memory access that killed a node.
 pub fn bad_access(node: usize, access: &BadAccess, symbols: &Symboliser) -> String {
     let name = if access.is_bus_error { "bus error" } else { "segmentation fault" };
     let address = match (access.address, &access.shared) {
         (Some(address), Some(_)) => format!("at shared address 0x{address:x}"),
         (Some(0), None) => "at address 0x0 (a null pointer)".to_owned(),
         (Some(address), None) if address < NEAR_NULL_BYTES => {
-            format!("at address 0x{address:x} ({address} bytes behind a null pointer)")
+            format!("at address 0x{address:x} ({address} bytes above a null pointer)")
         }
         (Some(address), None) => format!("at address 0x{address:x}"),
         (None, _) => "at an address that no memory can have".to_owned(),
     };
     let place = match (&access.site, access.is_jump) {
-        (_, true) => ", where the program went to execute code".to_owned(),
+        (_, true) => ", which the program tried to execute".to_owned(),
         (Some(site), false) => format!(" by {}", symbols.name(site)),
         (None, false) => String::new(),
     };
@@ -32,12 +33,12 @@ pub fn bad_access(node: usize, access: &BadAccess, symbols: &Symboliser) -> Stri
     format!("node {node}: {name} {address}{place}{caller}{why}; {}", look_closer(node))
 }
 
-/// How to see more of a node's death.
+/// Tells how to learn more about a node's death.
 pub fn look_closer(node: usize) -> String {
     format!("look closer with 'hiroba run --debug {node}'")
 }
 
-/// How often the kernel has killed a process for want of memory, as its counters say.
+/// Counts how many processes the kernel has killed for lack of memory.
 #[derive(Debug, Default)]
 pub struct MemoryKills {
     counters: Vec<Counter>,
@@ -46,15 +47,16 @@ pub struct MemoryKills {
 #[derive(Debug)]
 struct Counter {
     file: PathBuf,
-    /// Of the line that holds the count.
+    /// The key of the line with the count.
     key: &'static str,
-    /// Who ran out of memory when it grows.
+    /// What ran out of memory when the count grows.
     who: String,
     before: u64,
 }
 
 impl MemoryKills {
-    /// Begins to watch the counters of this process's cgroup, which count for those within it too, and the machine's.
+    /// Begins to watch the counters of this process's cgroup, which include those below it, and the
+    /// machine's.
     pub fn watch() -> MemoryKills {
         let cgroups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         MemoryKills::of(Path::new("/sys/fs/cgroup"), &cgroups, Path::new("/proc/vmstat"))
@@ -89,8 +91,8 @@ impl MemoryKills {
         MemoryKills { counters }
     }
 
-    /// For a node that SIGKILL has ended, whom it was not sent to by the launcher: what counts as the cause, if a counter has grown
-    /// since it was last looked at.
+    /// Returns the probable reason why SIGKILL has ended a node, when the launcher did not send it: a counter
+    /// that has grown since the last look.
     pub fn explain(&mut self) -> Option<String> {
         let mut found = None;
         for counter in &mut self.counters {
@@ -102,8 +104,8 @@ impl MemoryKills {
         }
         let who = found?;
         Some(format!(
-            "probably by the kernel for want of memory, since its count of such kills has grown ({who}); let the program need \
-             less, use fewer nodes a machine, or raise the limit"
+            "probably by the kernel for lack of memory, since its count of such kills has grown ({who}); reduce the program's memory, \
+             use fewer nodes per machine, or raise the limit"
         ))
     }
 }
@@ -136,7 +138,7 @@ mod tests {
         assert_eq!(kills.explain(), None, "nothing has grown");
         write(4, 41);
         let told = kills.explain().expect("both have grown");
-        assert!(told.contains("want of memory") && told.contains("cgroup '/jobs/7'"), "{told}");
+        assert!(told.contains("lack of memory") && told.contains("cgroup '/jobs/7'"), "{told}");
         assert_eq!(kills.explain(), None, "told once");
         write(4, 42);
         assert!(kills.explain().expect("the machine's has grown").contains("the machine"));
@@ -171,9 +173,9 @@ mod tests {
             "node 1: segmentation fault at address 0x0 (a null pointer); look closer with 'hiroba run --debug 1'"
         );
         let member = told(&BadAccess { address: Some(24), ..access.clone() });
-        assert!(member.contains("0x18 (24 bytes behind a null pointer)"), "{member}");
+        assert!(member.contains("0x18 (24 bytes above a null pointer)"), "{member}");
         let jump = told(&BadAccess { is_jump: true, ..access.clone() });
-        assert!(jump.contains("(a null pointer), where the program went to execute code"), "{jump}");
+        assert!(jump.contains("(a null pointer), which the program tried to execute"), "{jump}");
         let odd = told(&BadAccess { address: None, is_bus_error: true, ..access.clone() });
         assert!(odd.contains("bus error at an address that no memory can have"), "{odd}");
         let shared = BadAccess { address: Some(0x4000), shared: Some("gone".to_owned()), ..access.clone() };

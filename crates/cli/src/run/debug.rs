@@ -1,8 +1,8 @@
 //! `--debug NODE`: one node under a debugger.
 //!
-//! The debugger takes the node's place and starts the program itself; it has the terminal's standard input, and the terminal's Ctrl-C is
-//! its business (the other nodes run in process groups of their own). The launcher goes by processes and what they say,
-//! never by how long they say nothing, so a program may stand still in the debugger as long as its user likes.
+//! The debugger takes the node's place and starts the program itself. It gets the terminal's standard input
+//! and its Ctrl-C (the other nodes run in process groups of their own). The launcher judges by processes and
+//! their messages, never by their silence, so a program may be stopped in the debugger for any time.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -18,7 +18,7 @@ use crate::run::options::RunOptions;
 
 /// Names the debugger, perhaps with arguments of its own.
 const DEBUGGER_VARIABLE: &str = "HIROBA_DEBUGGER";
-/// What is used when the variable names none.
+/// The debugger if the variable names none.
 const DEFAULT_DEBUGGER: &str = "gdb";
 
 /// The debugger of a job.
@@ -32,7 +32,7 @@ pub struct Debugger {
 }
 
 impl Debugger {
-    /// The one that the user wants, if any.
+    /// Finds the debugger that the user wants, if any.
     pub fn find(options: &RunOptions) -> Result<Option<Debugger>, Failure> {
         let Some(node) = options.debug else { return Ok(None) };
         let given = std::env::var_os(DEBUGGER_VARIABLE).unwrap_or_default();
@@ -60,17 +60,18 @@ impl Debugger {
         Ok(Debugger { node, path, words, is_gdb })
     }
 
-    /// The file to execute.
+    /// Returns the file to execute.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the debugger has the program alone preload libraries, so that its own environment must not.
+    /// Returns true if the debugger makes only the program preload libraries, so that its own environment
+    /// must not contain them.
     pub fn preloads(&self) -> bool {
         self.is_gdb
     }
 
-    /// The whole command: the debugger, what it must know, the program and its arguments.
+    /// Returns the whole command: the debugger, its options, the program and its arguments.
     pub fn command(
         &self,
         program: &Path,
@@ -82,7 +83,7 @@ impl Debugger {
         if self.is_gdb {
             command.push("-q".into());
             if let Some(signal) = fault_signal(source) {
-                // Such a signal is a page fault that the runtime serves, many a second.
+                // Such a signal is a page fault that the runtime serves, many times a second.
                 command.extend(["-ex".into(), format!("handle {signal} nostop noprint pass").into()]);
             }
             if let Some(preload) = preload {
@@ -98,7 +99,7 @@ impl Debugger {
     }
 }
 
-/// The signal that faults come as.
+/// Returns the signal that reports faults.
 fn fault_signal(source: FaultSourceChoice) -> Option<&'static str> {
     match source {
         FaultSourceChoice::Automatic | FaultSourceChoice::Event => None,
@@ -107,7 +108,7 @@ fn fault_signal(source: FaultSourceChoice) -> Option<&'static str> {
     }
 }
 
-/// A word for the shell that gdb starts the program with.
+/// Quotes a word for the shell that gdb starts the program with.
 fn quoted(word: &OsStr) -> OsString {
     let mut quoted = vec![b'\''];
     for byte in word.as_bytes() {
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     fn line(given: &str, source: FaultSourceChoice, preload: Option<&str>) -> String {
-        // Any executable will do: only its name counts.
+        // Any executable will do: only its name matters.
         let debugger = Debugger {
             node: NodeId(1),
             path: "/bin/sh".into(),

@@ -1,5 +1,6 @@
-//! What the nodes of a job reach each other by: bound sockets, or memory files and eventfds. Made before the first node, so that every node
-//! knows all the others from the start and none can be taken for another.
+//! The endpoints through which the nodes of a job reach each other: bound sockets, or memory files and
+//! eventfds. Made before the first node, so that every node knows all the others from the start and none can
+//! be impersonated.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -15,18 +16,18 @@ use hiroba_wire::FabricKind;
 /// The endpoints of nodes of one machine.
 #[derive(Debug)]
 pub struct Endpoints {
-    /// Each node's socket, if the fabric has any.
+    /// Each node's socket, if the fabric uses sockets.
     sockets: Vec<Option<OwnedFd>>,
-    /// Where each node's socket is bound.
+    /// The address of each node's socket.
     addresses: Vec<SocketAddr>,
-    /// Each node's frames, board and doorbell, which all get.
+    /// Each node's frames, board and doorbell, which all nodes get.
     frames: Vec<OwnedFd>,
     boards: Vec<OwnedFd>,
     doorbells: Vec<OwnedFd>,
 }
 
 impl Endpoints {
-    /// Endpoints for `nodes` nodes at `ip`, an address of this machine.
+    /// Opens endpoints for `nodes` nodes at `ip`, an address of this machine.
     pub fn open(fabric: FabricKind, ip: IpAddr, nodes: u16) -> Result<Endpoints, Failure> {
         match fabric {
             FabricKind::Udp => Endpoints::of_sockets((0..nodes).map(|_| bind_udp(ip)), "UDP", ip),
@@ -79,12 +80,13 @@ impl Endpoints {
         })
     }
 
-    /// Where each node's socket is bound, by node.
+    /// Returns the address of each node's socket, by node.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Each node's socket, if the fabric has any, and what all nodes share: every node's frames, board and doorbell.
+    /// Returns each node's socket, if the fabric uses sockets, and what all nodes share: every node's frames,
+    /// board and doorbell.
     pub fn into_parts(self) -> (Vec<Option<OwnedFd>>, Vec<OwnedFd>) {
         (self.sockets, self.frames.into_iter().chain(self.boards).chain(self.doorbells).collect())
     }
@@ -102,7 +104,7 @@ fn bind_tcp(ip: IpAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     Ok((socket.into(), address))
 }
 
-/// Binding works even where the interface is down; sending does not.
+/// Checks that the loopback interface is up: binding works even if it is down, but sending does not.
 fn probe_loopback() -> io::Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     socket.send_to(&[], socket.local_addr()?).map(drop)

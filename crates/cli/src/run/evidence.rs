@@ -1,7 +1,9 @@
-//! What a process that answers nothing was doing: where each of its threads stands, and how much processor it got meanwhile.
+//! What a silent process was doing: where each of its threads is, and how much processor time it got
+//! meanwhile.
 //!
-//! All of it is read from `/proc` (proc_pid_task(5), proc_pid_syscall(5), proc_pid_stack(5)) on the process's own machine. What the
-//! kernel does not tell this user is said to be missing: the report of a hang that cannot be repeated is all that there will be.
+//! Everything is read from `/proc` (proc_pid_task(5), proc_pid_syscall(5), proc_pid_stack(5)) on the
+//! process's own machine. The report states what the kernel does not tell this user, since the report of a
+//! hang that cannot be repeated is all that remains of it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,20 +17,20 @@ use hiroba_base::CodeSite;
 use crate::quantities::counted;
 use crate::symbols::Symboliser;
 
-/// Threads that are told of; the others are counted.
+/// The number of threads that are described; the others are counted.
 const THREADS_MAX: usize = 16;
-/// Bytes of a thread's stack that are looked through for the calls it is in.
+/// Bytes of a thread's stack that are searched for the calls it is in.
 const STACK_BYTES: usize = 4096;
-/// Calls that are named, and frames of the kernel's.
+/// The maximum number of calls named, and of kernel frames.
 const CALLS_MAX: usize = 5;
 const KERNEL_FRAMES_MAX: usize = 4;
-/// No file of `/proc` is read further than that, in bytes.
+/// The maximum length that is read of a file of `/proc`, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// What a thread has had of the processors.
+/// The processor time of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Share {
-    /// Nanoseconds that it ran, and that it could have run and waited for a processor.
+    /// Nanoseconds that it ran, and that it was ready and waited for a processor.
     ran: u64,
     waited: u64,
     /// Ticks in its own code, and in the kernel on its behalf.
@@ -36,7 +38,7 @@ struct Share {
     kernel_ticks: u64,
 }
 
-/// The shares of all threads of a process, at one time.
+/// The shares of all threads of a process at one time.
 #[derive(Debug)]
 pub struct Shares {
     at: Instant,
@@ -44,26 +46,27 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// As they stand.
+    /// Reads the current shares.
     pub fn of(pid: i32) -> Shares {
         let by_thread = threads(pid).into_iter().map(|tid| (tid, Task { pid, tid }.share())).collect();
         Shares { at: Instant::now(), by_thread }
     }
 }
 
-/// One thread.
+/// A thread.
 #[derive(Clone, Copy)]
 struct Task {
     pid: i32,
     tid: i32,
 }
 
-/// Where a thread stands, as `/proc/PID/task/TID/syscall` tells.
+/// Where a thread is, according to `/proc/PID/task/TID/syscall`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     /// It has a processor, or waits for one.
     Running,
-    /// In the system call of this number (-1: stopped elsewhere, in a fault say), with the stack and the instruction it goes back to.
+    /// It is in the system call of this number (-1: stopped elsewhere, for example in a fault), with its
+    /// stack and the instruction that it returns to.
     In { number: i64, stack: u64, instruction: u64 },
 }
 
@@ -96,7 +99,8 @@ impl Task {
     }
 }
 
-/// State, and ticks in the thread's code and in the kernel (fields 3, 14 and 15; the name before them may hold anything).
+/// Parses the state, and the ticks in the thread's code and in the kernel (fields 3, 14 and 15; the name
+/// before them may contain any characters).
 fn parse_stat(stat: &str) -> Option<(char, u64, u64)> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     Some((fields.first()?.chars().next()?, fields.get(11)?.parse().ok()?, fields.get(12)?.parse().ok()?))
@@ -121,7 +125,7 @@ fn state_in_words(state: char) -> &'static str {
         'T' => "is stopped",
         't' => "is stopped by a debugger",
         'Z' | 'X' => "has ended",
-        _ => "is in a state of its own",
+        _ => "is in an unknown state",
     }
 }
 
@@ -152,12 +156,13 @@ struct Mapping {
     start: u64,
     end: u64,
     executable: bool,
-    /// What to subtract from an address for the one that the module's own symbols go by.
+    /// What to subtract from an address to get one in the module's own terms.
     bias: u64,
     module: String,
 }
 
-/// The modules of `/proc/PID/maps`. A module's first piece is where its first segment lies; `is_fixed` says that it was linked for that.
+/// Parses the modules of `/proc/PID/maps`. A module's first piece is where its first segment lies; `is_fixed`
+/// tells whether it was linked for that address.
 fn parse_maps(maps: &str, is_fixed: impl Fn(&str) -> bool) -> Vec<Mapping> {
     let mut mappings: Vec<Mapping> = Vec::new();
     for line in maps.lines() {
@@ -179,7 +184,7 @@ fn parse_maps(maps: &str, is_fixed: impl Fn(&str) -> bool) -> Vec<Mapping> {
     mappings
 }
 
-/// Whether an executable was linked for fixed addresses (`ET_EXEC` of elf(5)).
+/// Returns true if an executable was linked for fixed addresses (`ET_EXEC` of elf(5)).
 fn is_linked_for_fixed_addresses(module: &str) -> bool {
     let path = Path::new(module);
     let mut header = [0u8; 18];
@@ -206,11 +211,12 @@ impl Code<'_> {
         Some(self.symbols.name(&site))
     }
 
-    /// The instruction, and what on the stack points behind code: the calls that the thread is in, and perhaps some that it has left.
+    /// Returns the instruction, and the return addresses on the stack: the calls that the thread is in, and
+    /// perhaps some that it has left.
     fn calls(&self, stack: u64, instruction: u64) -> Vec<String> {
         let mut names: Vec<String> = self.name(instruction).into_iter().collect();
         let mut bytes = vec![0; STACK_BYTES];
-        // A stack that ends sooner is read as far as it goes.
+        // A shorter stack is read to its end.
         let memory = self.memory.as_ref();
         let got = memory.and_then(|memory| memory.read_at(&mut bytes, stack).ok()).unwrap_or(0);
         for word in bytes[..got].chunks_exact(8) {
@@ -233,7 +239,7 @@ fn milliseconds(nanoseconds: u64) -> String {
     format!("{:.1} ms", nanoseconds as f64 / 1e6)
 }
 
-/// What a thread does, in a line.
+/// Describes what a thread does, in a line.
 fn describe(task: Task, before: Option<Share>, code: &Code<'_>) -> Option<String> {
     let (state, ..) = parse_stat(&task.file("stat")?)?;
     let name = task.file("comm").unwrap_or_default();
@@ -247,7 +253,7 @@ fn describe(task: Task, before: Option<Share>, code: &Code<'_>) -> Option<String
             line.push_str(&format!(", {}", call_in_words(number)));
             calls = code.calls(stack, instruction);
         }
-        None => line.push_str(", in a call that the kernel does not tell this user"),
+        None => line.push_str(", in a call that the kernel hides from this user"),
     }
     let frames: Vec<String> = task.file("stack").as_deref().map(kernel_frames).unwrap_or_default();
     let channel = task.file("wchan").filter(|channel| !matches!(channel.trim(), "" | "0"));
@@ -275,7 +281,7 @@ fn describe(task: Task, before: Option<Share>, code: &Code<'_>) -> Option<String
     Some(line)
 }
 
-/// The functions of `/proc/PID/task/TID/stack`, the innermost first.
+/// Returns the functions of `/proc/PID/task/TID/stack`, the innermost first.
 fn kernel_frames(stack: &str) -> Vec<String> {
     let function = |line: &str| {
         let name = line.split_whitespace().nth(1)?;
@@ -284,11 +290,12 @@ fn kernel_frames(stack: &str) -> Vec<String> {
     stack.lines().filter_map(function).take(KERNEL_FRAMES_MAX).collect()
 }
 
-/// What the threads of a process do, a line each, and what they got of the processors since `before`.
+/// Describes what the threads of a process do, a line for each, and how much processor time they got since
+/// `before`.
 pub fn gather(pid: i32, before: Option<&Shares>) -> Vec<String> {
     let all = threads(pid);
     if all.is_empty() {
-        return vec![format!("/proc tells nothing of process {pid}")];
+        return vec![format!("/proc has no information on process {pid}")];
     }
     let symbols = Symboliser::default();
     let maps = read(&format!("/proc/{pid}/maps")).unwrap_or_default();
@@ -308,7 +315,7 @@ pub fn gather(pid: i32, before: Option<&Shares>) -> Vec<String> {
     lines
 }
 
-/// What the process got as a whole, and how busy the machine is.
+/// Describes what the process got as a whole, and how busy the machine is.
 fn in_all(pid: i32, threads: &[i32], before: Option<&Shares>) -> String {
     let mut sum = Share::default();
     for tid in threads {
@@ -376,7 +383,7 @@ nonsense
 
     #[test]
     fn a_process_that_is_gone_is_told_so() {
-        assert_eq!(gather(i32::MAX, None), [format!("/proc tells nothing of process {}", i32::MAX)]);
+        assert_eq!(gather(i32::MAX, None), [format!("/proc has no information on process {}", i32::MAX)]);
     }
 
     #[test]

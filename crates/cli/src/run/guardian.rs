@@ -1,12 +1,13 @@
-//! Three processes for one launcher, so that whichever two are killed, the last one cleans up.
+//! Three processes for one launcher: if any two are killed, the third one cleans up.
 //!
-//! The *front* is the process the user started: it passes signals on and waits. The *guardian* is its child, and does
-//! nothing but wait for the supervisor's end. The *supervisor* is the guardian's child and the nodes' parent. All are child
-//! subreapers (`PR_SET_CHILD_SUBREAPER`): whatever the program leaves behind, daemons included, becomes theirs and is
-//! killed. When the front is killed, the supervisor sees the end of the pipe between them; when the guardian is killed, all
-//! become the front's; when the supervisor is killed, its nodes die with it (`PR_SET_PDEATHSIG`), and what they started
-//! becomes the guardian's. The guardian has a session and a name of its own: who kills the launcher's process group, or all
-//! processes called `hiroba`, does not kill it with them.
+//! The *front* is the process that the user started: it passes signals on and waits. The *guardian* is its
+//! child, and only waits for the supervisor's end. The *supervisor* is the guardian's child and the nodes'
+//! parent. All are child subreapers (`PR_SET_CHILD_SUBREAPER`): processes that the program leaves behind,
+//! daemons included, become their children and are killed. When the front is killed, the supervisor sees the
+//! end of the pipe between them; when the guardian is killed, its children become the front's; when the
+//! supervisor is killed, its nodes die with it (`PR_SET_PDEATHSIG`), and the processes that they started
+//! become the guardian's. The guardian has a session and a name of its own, so that killing the launcher's
+//! process group, or all processes called `hiroba`, does not kill it.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,23 +26,24 @@ use crate::failure::{Failure, say, system_words};
 const REAP_LIMIT: Duration = Duration::from_secs(2);
 /// How long the supervisor of an agent may outlive the connection to its launcher.
 const HANGUP_GRACE: Duration = Duration::from_secs(1);
-/// How often processes that were killed are looked for again.
+/// The interval at which killed processes are looked for again.
 const REAP_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What the supervisor knows of its front.
+/// What the supervisor knows about its front.
 pub struct Front {
-    /// Carries one byte a signal that the front got; its end means that the front is gone.
+    /// Carries one byte for each signal that the front got. Its end means that the front is gone.
     pub signals: OwnedFd,
     /// How the launcher found its signals.
     pub inherited: Inherited,
 }
 
-/// The guardian's name, which is not the command's.
+/// The guardian's name, which differs from the command's.
 const GUARDIAN_NAME: &std::ffi::CStr = c"job-guardian";
 
 /// Runs `job` in a supervisor process and returns its exit status. Must be called while there is one thread.
 ///
-/// When `line` is given, the connection to whoever commands the supervisor, its end ends the supervisor even if that is stopped.
+/// `line` is the connection to the process that commands the supervisor, if any. Its end ends the supervisor
+/// even if that is stopped.
 pub fn run_guarded(line: Option<BorrowedFd<'_>>, job: impl FnOnce(Front) -> u8) -> Result<u8, Failure> {
     let start = |error: io::Error| Failure::new(format!("cannot start: {}", system_words(&error)));
     let inherited = signals::block().map_err(start)?;
@@ -71,8 +73,8 @@ pub fn run_guarded(line: Option<BorrowedFd<'_>>, job: impl FnOnce(Front) -> u8) 
     if left > 0 {
         let (processes, them) = if left == 1 { ("process", "it") } else { ("processes", "them") };
         say(&format!(
-            "{left} {processes} that the program left behind could not be ended: another user's, or new ones all the \
-             time; look for {them} with 'ps'"
+            "{left} {processes} that the program left behind could not be ended: they belong to another user, or new ones are started \
+             continually; look for {them} with 'ps'"
         ));
     }
     match end {
@@ -84,7 +86,7 @@ pub fn run_guarded(line: Option<BorrowedFd<'_>>, job: impl FnOnce(Front) -> u8) 
     }
 }
 
-/// How the supervisor ended, for the pipe from the guardian to the front.
+/// Encodes how the supervisor ended, for the pipe from the guardian to the front.
 fn encode(end: End) -> [u8; 2] {
     match end {
         End::Exited(status) => [0, status],
@@ -96,7 +98,7 @@ fn decode([kind, value]: [u8; 2]) -> End {
     if kind == 0 { End::Exited(value) } else { End::Killed(i32::from(value)) }
 }
 
-/// Forks; the child gets `None`. Must be called while there is one thread.
+/// Forks; returns `None` in the child. Must be called while there is one thread.
 fn fork() -> Result<Option<Pid>, Failure> {
     // SAFETY: there is one thread, so the child is a whole copy of the process and may run any code.
     match unsafe { libc::fork() } {
@@ -106,7 +108,8 @@ fn fork() -> Result<Option<Pid>, Failure> {
     }
 }
 
-/// The guardian's whole life: starts the supervisor, waits for its end, ends what is left, tells the front how it ended.
+/// Runs the guardian: starts the supervisor, waits for its end, ends what is left, and tells the front how it
+/// ended.
 fn guard(end_out: &OwnedFd, job: impl FnOnce() -> u8) -> ! {
     let _ = set_child_subreaper(Some(getpid()));
     let supervisor = match fork() {
@@ -120,7 +123,8 @@ fn guard(end_out: &OwnedFd, job: impl FnOnce() -> u8) -> ! {
             std::process::exit(i32::from(failure.status));
         }
     };
-    // The descriptors of `job` are the supervisor's now: as long as this process had them, too, nobody would see their end.
+    // The descriptors of `job` belong to the supervisor. While this process had them too, nobody would see
+    // their end.
     drop(job);
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(GUARDIAN_NAME);
@@ -140,7 +144,8 @@ fn guard(end_out: &OwnedFd, job: impl FnOnce() -> u8) -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// Whoever reads what the launcher writes sees its end with the launcher's, and a terminal that hangs up is not held.
+/// Closes the standard streams, so that a reader of the launcher's output sees its end with the launcher's,
+/// and a terminal that hangs up is released.
 fn leave_standard_streams() {
     let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") else { return };
     let _ = rustix::stdio::dup2_stdin(&null);
@@ -148,7 +153,8 @@ fn leave_standard_streams() {
     let _ = rustix::stdio::dup2_stderr(&null);
 }
 
-/// Passes signals on until the guardian ends, and returns how; or until the line has been dead for a while.
+/// Passes signals on until the guardian ends, and returns how it ended; or until the line has been dead for a
+/// while.
 fn watch(
     guardian: Pid,
     arrivals: &SignalDescriptor,
@@ -157,7 +163,7 @@ fn watch(
 ) -> Option<WaitStatus> {
     let mut give_up: Option<Instant> = None;
     loop {
-        // The end of the line is reported without being asked for; what comes over it is the supervisor's.
+        // Poll reports the end of the line without being asked; its data are for the supervisor.
         let mut sources = vec![PollFd::new(&arrivals.0, PollFlags::IN)];
         sources.extend(line.iter().map(|line| PollFd::new(line, PollFlags::RDHUP)));
         let left = give_up.map(|at| at.saturating_duration_since(Instant::now()));
@@ -172,7 +178,7 @@ fn watch(
             give_up = Some(Instant::now() + HANGUP_GRACE);
         }
         while let Some(arrived) = arrivals.next() {
-            // What a terminal sends reaches the supervisor by itself.
+            // A terminal's signal reaches the supervisor directly.
             if arrived.signal != libc::SIGCHLD && !arrived.from_terminal {
                 let _ = rustix::io::write(to_supervisor, &[arrived.signal as u8]);
             }
@@ -185,7 +191,7 @@ fn watch(
     }
 }
 
-/// Sends `signal` to every process that descends from this one, but for those in `spared` and what descends from them.
+/// Sends `signal` to all descendants of this process, except those in `spared` and their descendants.
 ///
 /// A terminal's Ctrl-C reaches all of them too: a node may be a script whose child is the program.
 pub fn signal_descendants(signal: i32, spared: &[i32]) {
@@ -195,14 +201,14 @@ pub fn signal_descendants(signal: i32, spared: &[i32]) {
     }
 }
 
-/// Kills every descendant and waits for them to be gone. Returns how many still are there.
+/// Kills all descendants and waits for them to end. Returns how many remain.
 ///
-/// Whoever starts processes faster than they can be killed is stopped first.
+/// Processes that start others faster than they can be killed are stopped first.
 pub fn kill_descendants() -> usize {
     let give_up = Instant::now() + REAP_LIMIT;
     loop {
-        // Orphans of what is killed here become this process's children: when there is no child left,
-        // there is no descendant left.
+        // Orphans of killed processes become this process's children, so without children there are no
+        // descendants.
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) => {}
@@ -242,7 +248,8 @@ fn descendants(spared: &[i32]) -> Vec<i32> {
     found
 }
 
-/// The fourth field of `/proc/PID/stat`; the second, the name in parentheses, may hold anything.
+/// Returns the fourth field of `/proc/PID/stat`. The second, the name in parentheses, may contain any
+/// characters.
 fn parent_of(stat: &str) -> Option<i32> {
     let behind_name = &stat[stat.rfind(')')? + 1..];
     behind_name.split_whitespace().nth(1)?.parse().ok()

@@ -1,7 +1,8 @@
-//! Gives each node of this machine what it must know and have to join, once: the job's description with the key, and the
-//! descriptors of sockets, traces and shared memory (`wire/src/control.rs` tells the course of it).
+//! Gives each node of this machine what it needs to join, once: the job's description with the key, and the
+//! descriptors of sockets, traces and shared memory (`wire/src/control.rs` describes the sequence).
 //!
-//! Nodes inherit none of this, for a program may run under a wrapper, and the wrapper's other children would inherit it too.
+//! Nodes do not inherit these, since a program may run under a wrapper whose other children would inherit
+//! them too.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -17,7 +18,7 @@ use super::endpoints::Endpoints;
 /// What the nodes of one machine will be given.
 #[derive(Debug)]
 pub struct Handover {
-    /// As the first node of this machine sees it.
+    /// The description for the first node of this machine.
     job: JobDescription,
     sockets: Vec<Option<OwnedFd>>,
     traces: Vec<Option<OwnedFd>>,
@@ -33,7 +34,7 @@ pub struct Given {
 }
 
 impl Handover {
-    /// For the nodes of `job` that run on this machine.
+    /// Prepares the handover for the nodes of `job` that run on this machine.
     pub fn new(job: JobDescription, endpoints: Endpoints, traces: Vec<OwnedFd>) -> Handover {
         let (sockets, shared) = endpoints.into_parts();
         let mut traces: Vec<_> = traces.into_iter().map(Some).collect();
@@ -41,10 +42,11 @@ impl Handover {
         Handover { job, sockets, traces, shared }
     }
 
-    /// Gives the node at `place` what it has not got yet, over its own channel, and forgets what no other needs.
+    /// Gives the node at `place` what it has not got yet, over its own channel, and drops what no other node
+    /// needs.
     ///
     /// # Errors
-    /// When the system takes no more just now (`AGAIN`, `TOOMANYREFS`), or the node is gone.
+    /// Fails if the system accepts no more at present (`AGAIN`, `TOOMANYREFS`), or if the node is gone.
     pub fn give(&mut self, place: usize, channel: BorrowedFd<'_>, given: &mut Given) -> Result<(), Errno> {
         let own = [&self.sockets[place], &self.traces[place]];
         let all: Vec<BorrowedFd<'_>> =
@@ -75,8 +77,8 @@ impl Handover {
     }
 }
 
-/// Tells a node that says hello with a library of another build which one this is. One that cannot hear it
-/// any more is told by the end of its channel.
+/// Tells a node that says hello with a library of another build which build this is. A node that cannot read
+/// this any more sees the end of its channel.
 pub fn refuse(channel: BorrowedFd<'_>) {
     let (version, build) = (env!("CARGO_PKG_VERSION").to_owned(), hiroba_node::BUILD.to_owned());
     let _ = send(channel, &control::encode(&ToNode::Refused { version, build }), &[]);

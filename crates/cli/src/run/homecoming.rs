@@ -1,4 +1,5 @@
-//! The traces of nodes on another host: kept there in files without a name, and sent to the launcher when the job is over.
+//! The traces of nodes on another host: written there to files without a name, and sent to the launcher when
+//! the job is over.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,7 +13,7 @@ use hiroba_wire::agent::{FromAgent, TRACE_PIECE_BYTES_MAX};
 use super::channel::{Channel, Closed};
 use crate::failure::{Failure, system_words};
 
-/// What has not been sent yet.
+/// The traces that have not been sent completely.
 #[derive(Debug, Default)]
 pub struct Homecoming {
     files: VecDeque<Sent>,
@@ -22,12 +23,12 @@ pub struct Homecoming {
 struct Sent {
     node: NodeId,
     file: File,
-    /// So many bytes of it.
+    /// How many bytes of the file have been sent.
     bytes: u64,
 }
 
 impl Homecoming {
-    /// Files for `nodes` nodes, from `first` on: those that the nodes write to. Nothing of them is left when they are closed.
+    /// Creates trace files for `nodes` nodes, from `first` on. Nothing remains of them when they are closed.
     pub fn open(&mut self, first: usize, nodes: u16) -> Result<Vec<OwnedFd>, Failure> {
         let failed = |error: io::Error| {
             Failure::new(format!(
@@ -45,7 +46,7 @@ impl Homecoming {
         Ok(written)
     }
 
-    /// Whether all is sent.
+    /// Returns true if everything has been sent.
     pub fn is_done(&self) -> bool {
         self.files.is_empty()
     }
@@ -54,7 +55,7 @@ impl Homecoming {
     pub fn send(&mut self, channel: &mut Channel) -> Result<(), Closed> {
         while let Some(sent) = self.files.front_mut().filter(|_| !channel.is_full()) {
             let mut bytes = vec![0; TRACE_PIECE_BYTES_MAX];
-            // Nodes have written by way of the same open file, so its own position is of no use.
+            // Nodes have written through the same open file, so its own position is useless.
             match sent.file.read_at(&mut bytes, sent.bytes) {
                 Ok(got) if got > 0 => {
                     bytes.truncate(got);
@@ -62,7 +63,7 @@ impl Homecoming {
                     channel.send(&FromAgent::Trace { node: sent.node, bytes })?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // What cannot be read is missing at the end, and the trace says so itself.
+                // Unreadable data are missing at the end, which a trace reader detects.
                 Ok(_) | Err(_) => drop(self.files.pop_front()),
             }
         }

@@ -13,30 +13,30 @@ use rustix::io::Errno;
 use crate::failure::{Failure, system_words};
 use crate::run::options::HostsGiven;
 
-/// A file of hosts is no longer, in bytes.
+/// The maximum length of a file of hosts, in bytes.
 const FILE_BYTES_MAX: usize = 1 << 20;
-/// Who writes a pipe of hosts (a command after `<(...)`, say) must have closed it by then.
+/// How long the writer of a pipe of hosts (a command after `<(...)`, say) may take to close it.
 const READ_LIMIT: Duration = Duration::from_secs(30);
-/// A host's name is no longer, in bytes (RFC 1035, section 2.3.4).
+/// The maximum length of a host's name, in bytes (RFC 1035, section 2.3.4).
 const NAME_BYTES_MAX: usize = 255;
 
 /// A line of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// As ssh, or the launcher that the user named, knows it.
+    /// Its name for ssh, or for the launcher that the user named.
     pub name: String,
-    /// How many nodes it takes; `None`: whatever falls to it.
+    /// How many nodes it takes; `None` for a share of the rest.
     pub slots: Option<u16>,
-    /// Where its nodes are reached; `None`: whatever the name resolves to.
+    /// The address of its nodes; `None` for the one that the name resolves to.
     pub address: Option<IpAddr>,
 }
 
 /// A host whose address is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedHost {
-    /// As in the file.
+    /// The host's line in the file.
     pub host: Host,
-    /// Where its nodes are reached.
+    /// The address of its nodes.
     pub address: IpAddr,
     /// Whether it is the machine that the launcher runs on.
     pub is_here: bool,
@@ -61,10 +61,9 @@ fn read(path: &Path) -> Result<Vec<PlacedHost>, Failure> {
     place(parse(&text).map_err(|words| Failure::new(format!("{name}: {words}")))?)
 }
 
-/// What the file holds. A pipe may be one: what it holds is not told by its length, nor when it ends, so both
-/// are bounded.
+/// Reads the file. It may be a pipe, whose length and end are unknown, so both are bounded.
 fn read_bounded(path: &Path, limit: Duration) -> io::Result<Vec<u8>> {
-    // A pipe without a writer would not let an ordinary open go on.
+    // An ordinary open of a pipe blocks until there is a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
     let deadline = Instant::now() + limit;
@@ -94,7 +93,7 @@ fn read_bounded(path: &Path, limit: Duration) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The hosts of a file's text; an error is a sentence that begins with the line.
+/// Parses a file's text into hosts. The error is a sentence that begins with the line.
 fn parse(text: &str) -> Result<Vec<Host>, String> {
     let mut hosts: Vec<Host> = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -117,11 +116,11 @@ fn parse(text: &str) -> Result<Vec<Host>, String> {
     }
 }
 
-/// The hosts of `-H a,b:2`; an error is a sentence.
+/// Parses the hosts of `-H a,b:2`. The error is a sentence.
 fn parse_list(list: &str) -> Result<Vec<Host>, String> {
     let mut hosts: Vec<Host> = Vec::new();
     for word in list.split(',') {
-        // A colon in a name of more than one belongs to an address of version 6.
+        // A name with several colons is an IPv6 address.
         let (name, slots) = match word.split_once(':') {
             Some((name, slots)) if !slots.contains(':') => (name, Some(format!("slots={slots}"))),
             _ => (word, None),
@@ -148,16 +147,16 @@ fn named_twice(hosts: &[Host], host: &Host) -> Option<String> {
 }
 
 fn parse_host<'a>(name: &str, words: impl Iterator<Item = &'a str>) -> Result<Host, String> {
-    // A name that begins with a dash would be an option of ssh's.
+    // ssh would read a name that begins with a dash as an option.
     if name.starts_with('-') || name.contains('=') || name.len() > NAME_BYTES_MAX || name.contains('\0') {
         return Err(format!("expected HOST [slots=N] [address=IP], got '{name}' for a host's name"));
     }
     if name.contains(',') {
         return Err(format!(
-            "expected one host a line, got '{name}'; put each on a line of its own, or write -H {name}"
+            "expected one host per line, got '{name}'; put each on a line of its own, or write -H {name}"
         ));
     }
-    // MPICH's way to write the number.
+    // MPICH's notation for the number.
     let of_name = name.split_once(':').filter(|(_, slots)| slots.bytes().all(|byte| byte.is_ascii_digit()));
     let (name, of_name) = match of_name {
         Some((name, slots)) if !name.is_empty() && !slots.is_empty() => {
@@ -182,7 +181,7 @@ fn parse_host<'a>(name: &str, words: impl Iterator<Item = &'a str>) -> Result<Ho
             Some(("address", value)) => {
                 let usable = |address: &IpAddr| !address.is_unspecified() && !address.is_multicast();
                 let address = value.parse().ok().filter(usable);
-                let wrong = || format!("expected an IP address of the host's after address=, got '{value}'");
+                let wrong = || format!("expected an IP address of the host after address=, got '{value}'");
                 host.address = Some(address.ok_or_else(wrong)?);
             }
             Some(("max_slots" | "max-slots", _)) => {
@@ -196,7 +195,7 @@ fn parse_host<'a>(name: &str, words: impl Iterator<Item = &'a str>) -> Result<Ho
     Ok(host)
 }
 
-/// Finds out where the hosts are reached, and which is this one.
+/// Finds the hosts' addresses, and which host is this one.
 fn place(hosts: Vec<Host>) -> Result<Vec<PlacedHost>, Failure> {
     let mut placed = Vec::with_capacity(hosts.len());
     for host in hosts {
@@ -204,7 +203,7 @@ fn place(hosts: Vec<Host>) -> Result<Vec<PlacedHost>, Failure> {
             Some(address) => address,
             None => resolve(&host.name)?,
         };
-        // With an address of its own the name is the launcher's business (it may name a container, say).
+        // With an explicit address the name is for the launcher only (it may name a container, say).
         let named_here = is_own_name(&host.name);
         let is_here = named_here || (host.address.is_none() && is_own_address(address));
         placed.push(PlacedHost { host, address, is_here });
@@ -243,8 +242,8 @@ fn is_own_address(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// A loopback address serves only where all hosts have one. This machine's can be mended: the address from which it
-/// reaches another host is one that the others reach.
+/// Makes addresses reachable from every host. A loopback address works only if all hosts have one. That of
+/// this machine can be replaced by the address from which it reaches another host.
 fn reach_each_other(hosts: &mut [PlacedHost]) -> Result<(), Failure> {
     let Some(elsewhere) = hosts.iter().find(|host| !host.address.is_loopback()).map(|host| host.address)
     else {
@@ -269,7 +268,8 @@ fn reach_each_other(hosts: &mut [PlacedHost]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The address that this machine's datagrams to `there` come from. Connecting a datagram socket sends nothing.
+/// Returns the address that this machine's datagrams to `there` come from. Connecting a datagram socket sends
+/// nothing.
 fn source_towards(there: IpAddr) -> Option<IpAddr> {
     const ANY_PORT: u16 = 9;
     let any: IpAddr =
@@ -279,10 +279,10 @@ fn source_towards(there: IpAddr) -> Option<IpAddr> {
     socket.local_addr().ok().map(|address| address.ip()).filter(|address| !address.is_loopback())
 }
 
-/// How many nodes each host gets, in the file's order.
+/// Returns how many nodes each host gets, in the file's order.
 ///
-/// `cores` tells how many processors each host has; a host without slots gets an equal share of the nodes that were asked for with -n,
-/// else a node for as many cores as it has threads.
+/// `cores` has the number of processors of each host. A host without slots gets an equal share of the nodes
+/// requested with -n, else as many nodes as its cores can run with their threads.
 pub fn share(
     hosts: &[Host],
     cores: &[u16],
@@ -322,7 +322,7 @@ pub fn share(
         )));
     }
     let rest = asked - given;
-    // The first ones take what does not divide.
+    // The remainder goes to the first ones.
     let mut shares = (0..open).map(|place| (rest / open + u32::from(place < rest % open)) as u16);
     Ok(hosts.iter().map(|host| host.slots.unwrap_or_else(|| shares.next().unwrap_or(1))).collect())
 }
@@ -368,7 +368,7 @@ mod tests {
             read_bounded(Path::new("/dev/zero"), READ_LIMIT).expect_err("it has no end").kind(),
             error.kind()
         );
-        // A writer that opens it and says nothing.
+        // A writer that opens the pipe and writes nothing.
         let held = std::fs::OpenOptions::new().read(true).write(true).open(&pipe).expect("a pipe");
         assert_eq!(read_bounded(&pipe, short).expect_err("it does not end").kind(), io::ErrorKind::TimedOut);
         drop(held);
@@ -388,12 +388,12 @@ mod tests {
             ("h1 slots=0", "line 1: expected a number of nodes from 1 to 4096 after slots=, got '0'"),
             ("h1 slots=99999999", "got '99999999'"),
             ("h1 slots=1 slots=1", "line 1: expected 'slots' once"),
-            ("h1 address=h1", "line 1: expected an IP address of the host's after address=, got 'h1'"),
+            ("h1 address=h1", "line 1: expected an IP address of the host after address=, got 'h1'"),
             ("h1 address=0.0.0.0", "got '0.0.0.0'"),
             ("h1 slot=2", "line 1: expected slots=N or address=IP after the host's name, got 'slot=2'"),
             ("h1 4", "got '4'"),
             ("h1 slots=2 max_slots=4", "got 'max_slots=4'; a host gets as many nodes as slots= says"),
-            ("h1,h2", "line 1: expected one host a line, got 'h1,h2'; put each on a line of its own"),
+            ("h1,h2", "line 1: expected one host per line, got 'h1,h2'; put each on a line of its own"),
             ("h1:0", "from 1 to 4096 after slots=, got '0'"),
             ("h1:2 slots=2", "line 1: expected 'slots' once"),
         ] {

@@ -1,10 +1,10 @@
-//! Sentences for what this machine has no more of.
+//! Errors for exhausted resources of this machine.
 
 use std::io;
 
 use crate::failure::{Failure, system_words};
 
-/// The sentence for a fork that failed.
+/// Returns the error for a fork that failed.
 pub fn too_many_processes(error: &io::Error) -> Failure {
     Failure::new(format!(
         "cannot start another process ({}); use fewer nodes (-n), or raise the limit on processes ('ulimit -u', or \
@@ -13,7 +13,7 @@ pub fn too_many_processes(error: &io::Error) -> Failure {
     ))
 }
 
-/// The sentence for a descriptor that could not be had.
+/// Returns the error for a descriptor that could not be opened.
 pub fn no_descriptor(error: &io::Error) -> Failure {
     Failure::new(format!(
         "cannot open another file or socket ({}); use fewer nodes (-n), or raise 'ulimit -n'",

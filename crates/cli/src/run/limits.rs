@@ -1,38 +1,39 @@
-//! What the machine must offer before a job starts: descriptors, memory files, a working directory.
+//! What the machine must provide before a job starts: descriptors, memory files, a working directory.
 
 use rustix::fs::MemfdFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::output::Piped;
 use crate::failure::{Failure, system_words};
-use hiroba_wire::FabricKind;
+use hiroba_wire::{Descriptors, FabricKind};
 
-/// Descriptors that a node opens beside those of the program, and one a thread to wake it: memory files, userfaultfd,
-/// sockets, epoll.
+/// Descriptors that a node opens beside those of the program and one per thread to wake it: memory files,
+/// userfaultfd, sockets, epoll.
 const NODE_DESCRIPTORS: u64 = 16;
-/// Connections of strangers that a node on `tcp` has open at most, before they are refused.
-const STRANGERS_DESCRIPTORS: u64 = 64;
-/// Three standard streams, and what the launcher gives a node: its socket, and the channel that the node makes to it.
+/// Three standard streams, and what the launcher gives a node: its socket, and the channel that the node
+/// makes to it.
 const INHERITED_DESCRIPTORS: u64 = 5;
-/// What the launcher opens once: epoll, signals, gate, exec reports, its front, `/dev/null`, the statistics file.
+/// Descriptors that the launcher opens once: epoll, signals, gate, exec reports, its front, `/dev/null`, the
+/// statistics file.
 const LAUNCHER_DESCRIPTORS: u64 = 16;
-/// What the launcher opens for each node: its socket, both ends of its door; later its channel and a pidfd.
+/// Descriptors that the launcher opens for each node: its socket, both ends of its door; later its channel
+/// and a pidfd.
 const LAUNCHER_DESCRIPTORS_PER_NODE: u64 = 3;
-/// Files of each node that the launcher opens and all nodes get where the fabric is `shm`: frames, board, doorbell.
-const SHARED_FILES_PER_NODE: u64 = 3;
+
 /// The limits on open descriptors that the nodes get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimit {
-    /// `None` leaves the limit as it is.
+    /// `None` leaves the limit unchanged.
     pub soft: Option<u64>,
-    /// The hard limit, never changed.
+    /// The hard limit, which is never changed.
     pub hard: Option<u64>,
 }
 
-/// Raises this process's soft limit as far as the job needs, `nodes` of which run here, and tells what the nodes shall have.
+/// Raises this process's soft limit as far as the job needs, `nodes` of which run here, and returns the
+/// limits of the nodes.
 ///
-/// The raised limit is the launcher's alone: programs that close every possible descriptor at start, or
-/// use `select`, do not expect a million.
+/// Only the launcher gets the raised limit: programs that close every possible descriptor at start, or use
+/// `select`, do not expect a million.
 pub fn prepare_descriptors(
     nodes: u16,
     nodes_of_job: u16,
@@ -43,7 +44,7 @@ pub fn prepare_descriptors(
     let given = getrlimit(Resource::Nofile);
     let open = std::fs::read_dir("/proc/self/fd").map_or(3, |entries| entries.count() as u64);
     let mut need = needed(nodes, threads_per_node, piped, fabric, open);
-    // What a node opens for its peers it opens for all of them, wherever they run.
+    // A node opens descriptors for all its peers, wherever they run.
     need.node = needed(nodes_of_job, threads_per_node, piped, fabric, open).node;
     let hard = given.maximum.unwrap_or(u64::MAX);
     let soft = given.current.unwrap_or(u64::MAX);
@@ -65,15 +66,9 @@ struct Need {
 
 fn needed(nodes: u16, threads_per_node: u16, piped: Piped, fabric: FabricKind, open: u64) -> Need {
     let per_node = LAUNCHER_DESCRIPTORS_PER_NODE + piped.count();
-    let nodes = u64::from(nodes);
-    // Besides a node's one socket: what all nodes share, and what each node has for itself.
-    let (shared, own) = match fabric {
-        FabricKind::SharedMemory => (SHARED_FILES_PER_NODE * nodes, 0),
-        FabricKind::Tcp => (0, nodes + STRANGERS_DESCRIPTORS),
-        FabricKind::Udp => (0, 0),
-    };
+    let Descriptors { shared, own } = fabric.descriptors(nodes);
     Need {
-        launcher: open + LAUNCHER_DESCRIPTORS + per_node * nodes + shared,
+        launcher: open + LAUNCHER_DESCRIPTORS + per_node * u64::from(nodes) + shared,
         node: INHERITED_DESCRIPTORS + NODE_DESCRIPTORS + u64::from(threads_per_node) + shared + own,
     }
 }
@@ -87,7 +82,7 @@ fn too_few(nodes: u16, need: &Need, limit: u64) -> Failure {
     ))
 }
 
-/// Checks that memory files can be made. Nodes use them, not `/dev/shm`, so a full one does no harm.
+/// Checks that memory files can be made. Nodes use these instead of `/dev/shm`, so a full one does no harm.
 pub fn check_memory_files() -> Result<(), Failure> {
     match rustix::fs::memfd_create("hiroba-check", MemfdFlags::CLOEXEC) {
         Ok(_) => Ok(()),
@@ -107,7 +102,7 @@ pub fn check_working_directory() -> Result<(), Failure> {
     }
 }
 
-/// The sentence for a working directory that is not there.
+/// Returns the error for a working directory that does not exist.
 pub fn no_working_directory(error: &std::io::Error) -> Failure {
     Failure::new(format!(
         "the working directory cannot be used ({}); change to one that exists",
@@ -131,8 +126,8 @@ mod tests {
         let connected = |nodes| needed(nodes, 1, Piped::NONE, FabricKind::Tcp, 5).node;
         assert_eq!(connected(128) - connected(4), 124);
         assert_eq!(piped.launcher - many.launcher, 4096 * 2);
-        assert_eq!(shared.launcher - few.launcher, 4 * SHARED_FILES_PER_NODE);
-        assert_eq!(shared.node - few.node, 4 * SHARED_FILES_PER_NODE);
+        assert_eq!(shared.launcher - few.launcher, 4 * 3, "three files a node");
+        assert_eq!(shared.node - few.node, 4 * 3, "three files a node");
     }
 
     #[test]

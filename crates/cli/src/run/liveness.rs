@@ -1,7 +1,7 @@
-//! Silence: how long is borne, and what a silent process may be doing.
+//! Silence: how long it is tolerated, and what a silent process may be doing.
 //!
-//! Time is counted in the looks of whoever waits ([`LOOKS_UNTIL_DEAD`]): when the launcher itself has been stopped, by Ctrl-Z or a
-//! machine that slept, that was one look.
+//! Time is counted in looks of the waiting process ([`LOOKS_UNTIL_DEAD`]): a stop of the launcher itself, by
+//! Ctrl-Z or a machine that slept, counts as one look.
 
 use std::time::{Duration, Instant};
 
@@ -9,16 +9,18 @@ use hiroba_wire::control::LOOKS_UNTIL_DEAD;
 
 use crate::run::options::RunOptions;
 
-/// The silence that is taken for death between processes of one machine.
+/// The silence after which a process of the same machine is considered dead.
 const ON_ONE_HOST: Duration = Duration::from_secs(3);
 /// The same between machines.
 const ACROSS_HOSTS: Duration = Duration::from_secs(10);
-/// With more threads a processor than this, each may wait so long for its turn that more silence is borne.
+/// With more threads per processor than this, each may wait so long for its turn that a longer silence is
+/// tolerated.
 const THREADS_PER_CORE: u32 = 32;
-/// How often a launcher that takes nobody for dead asks agents all the same: it needs their answers to know what has been read.
+/// How often a launcher that considers no node dead pings agents: it needs their answers to know what has
+/// been read.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// The silence after which a node or a host is taken for dead, `None` for never.
+/// Returns the silence after which a node or a host is considered dead, `None` for never.
 pub fn dead_after(options: &RunOptions, several_hosts: bool) -> Option<Duration> {
     if options.debug.is_some() {
         return None;
@@ -34,38 +36,38 @@ pub fn dead_after(options: &RunOptions, several_hosts: bool) -> Option<Duration>
     Some(ON_ONE_HOST * threads.div_ceil(cores * THREADS_PER_CORE).max(1))
 }
 
-/// As in a job's description.
+/// Converts the silence for a job's description; 0 means never.
 pub fn in_milliseconds(dead_after: Option<Duration>) -> u64 {
     dead_after.map_or(0, |silence| silence.as_millis() as u64)
 }
 
-/// "3 s", "0.5 s".
+/// Formats a silence: "3 s", "0.5 s".
 pub fn in_words(silence: Duration) -> String {
     format!("{} s", silence.as_secs_f64())
 }
 
-/// When to look for signs of life next.
+/// Decides when to look for signs of life.
 #[derive(Debug)]
 pub struct Looks {
     every: Duration,
     next: Instant,
-    /// Whether anybody is taken for dead at all.
+    /// Whether silent nodes are considered dead at all.
     counts: bool,
 }
 
 impl Looks {
-    /// Looks that find out who is silent for longer than `dead_after`.
+    /// Returns looks that find nodes that are silent for longer than `dead_after`.
     pub fn new(dead_after: Option<Duration>) -> Looks {
         let every = dead_after.map_or(ASK_EVERY, |silence| silence / LOOKS_UNTIL_DEAD);
         Looks { every, next: Instant::now() + every, counts: dead_after.is_some() }
     }
 
-    /// When the next look is due.
+    /// Returns when the next look is due.
     pub fn next(&self) -> Instant {
         self.next
     }
 
-    /// Whether to look now.
+    /// Returns true if it is time to look.
     pub fn is_due(&mut self) -> bool {
         let now = Instant::now();
         let due = now >= self.next;
@@ -75,30 +77,31 @@ impl Looks {
         due
     }
 
-    /// Counts one more look without a sign of life, against a patience that is a multiple of the usual; whether that was the last one.
+    /// Counts one more look without a sign of life. Returns true if it exhausts the tolerance, which
+    /// `patience` multiplies.
     pub fn is_last(&self, silent_looks: &mut u32, patience: u32) -> bool {
         *silent_looks = silent_looks.saturating_add(1);
         self.counts && *silent_looks > LOOKS_UNTIL_DEAD * patience
     }
 }
 
-/// What a silent process does.
+/// What a silent process is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
     /// It is stopped (SIGSTOP).
     Stopped,
-    /// A debugger has it, or the kernel writes its core: it will answer later, or has ended.
+    /// It is in a debugger, or the kernel writes its core: it will answer later, or has ended.
     Excused,
     /// Anything else.
     Unknown,
 }
 
-/// Looks at a process of this machine.
+/// Examines a process of this machine.
 pub fn doing(pid: i32) -> Doing {
     std::fs::read_to_string(format!("/proc/{pid}/status")).map_or(Doing::Unknown, |status| judge(&status))
 }
 
-/// The fields are named in proc_pid_status(5).
+/// Parses the fields, which proc_pid_status(5) describes.
 fn judge(status: &str) -> Doing {
     let field = |name: &str| {
         let found = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

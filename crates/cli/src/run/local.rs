@@ -1,4 +1,4 @@
-//! The nodes that run on this machine, as whoever started them sees them: the launcher its own, an agent those of its host.
+//! The nodes that run on this machine, for the process that started them: the launcher or an agent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::MaybeUninit;
@@ -22,45 +22,47 @@ use crate::failure::{Failure, system_words};
 
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 256;
-/// After so long it is tried again to give a node what the system did not take.
+/// The interval at which giving a node its descriptors is retried after the system refused.
 const GIVE_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Something that has become of a node, or of what is known about one.
+/// Something that happened to a node, or that became known about it.
 #[derive(Debug)]
 pub enum Happening {
-    /// Of the node of this number.
+    /// An event of the node with this number.
     Node(usize, NodeEvent),
-    /// Everything that it had said by now has been read.
+    /// Everything that the node had sent so far has been read.
     Drained(usize),
 }
 
-/// Why the program did not begin.
+/// The reason why the program did not begin.
 #[derive(Debug)]
 pub enum NotRun {
     /// An error number from `execve`.
     NotExecuted(i32),
-    /// Something before it.
+    /// Something failed before it.
     Failed(Failure),
 }
 
 #[derive(Debug)]
 struct LocalNode {
     pid: Pid,
-    /// Through it comes the hello of the process that joins. Closed as soon as that has come, so that no second one is heard.
+    /// Receives the hello of the process that joins. It is closed after the first hello, so that no second
+    /// process can join.
     door: Option<OwnedFd>,
     /// The channel that the hello brought.
     control: Option<OwnedFd>,
-    /// Watches the process that joined when it is not `pid`: the node's own process is a wrapper.
+    /// The process that joined, and a descriptor of it, if it is not `pid`, because the node's own process is
+    /// a wrapper.
     joined_process: Option<(i32, OwnedFd)>,
     ended: bool,
-    /// How many pings in a row it has left without a word.
+    /// The number of successive pings that it did not answer.
     silent_looks: u32,
     told_silent: bool,
-    /// What its threads had got of the processors when it first left a ping without an answer.
+    /// What its threads had got of the processors when it first left a ping unanswered.
     shares: Option<Shares>,
 }
 
-/// The looks, counted as in `silent_looks`, at which the first ping has had no answer: the look before it sent one.
+/// The value of `silent_looks` at which the first ping has had no answer: the look before sent it.
 const FIRST_SILENT_LOOK: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +98,7 @@ impl Source {
 /// The nodes of this machine.
 #[derive(Debug)]
 pub struct LocalNodes {
-    /// The number of the first.
+    /// The number of the first node.
     first: usize,
     events: OwnedFd,
     reports: Option<OwnedFd>,
@@ -104,19 +106,19 @@ pub struct LocalNodes {
     by_pid: BTreeMap<i32, usize>,
     looks: Option<Looks>,
     memory_kills: MemoryKills,
-    /// Between `Start` and `Close` nodes answer pings.
+    /// Whether nodes answer pings: they do between `Start` and `Close`.
     answers_expected: bool,
     message: Vec<u8>,
-    /// Until all nodes have been given what they need to join.
+    /// Present until all nodes have been given what they need to join.
     handover: Option<Handover>,
     /// Nodes that have said hello, and how much each has been given.
     guests: VecDeque<(usize, Given)>,
-    /// When to go on giving, because the system took no more.
+    /// When to retry giving, after the system refused.
     give_again: Option<Instant>,
 }
 
 impl LocalNode {
-    /// The process that joined the job, as far as that is known.
+    /// Returns the process that joined the job, if it is known.
     fn process(&self) -> i32 {
         self.joined_process.as_ref().map_or(self.pid.as_raw_nonzero().get(), |(pid, _)| *pid)
     }
@@ -169,17 +171,17 @@ impl LocalNodes {
         epoll::add(&self.events, fd, data, epoll::EventFlags::IN)
     }
 
-    /// Readable when [`take`](Self::take) has something to do.
+    /// Returns a descriptor that is readable when [`take`](Self::take) has something to do.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
 
-    /// The nodes' processes, by node.
+    /// Returns the nodes' processes, by node.
     pub fn pids(&self) -> impl Iterator<Item = i32> {
         self.nodes.iter().map(|node| node.pid.as_raw_nonzero().get())
     }
 
-    /// Hears what the nodes have said, and which processes have gone.
+    /// Reads what the nodes have sent, and which processes have ended.
     pub fn take(&mut self, happenings: &mut Vec<Happening>) -> Result<(), NotRun> {
         let mut buffer = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
         let Ok((events, _)) = epoll::wait(&self.events, &mut buffer, Some(&Timespec::default())) else {
@@ -219,7 +221,7 @@ impl LocalNodes {
         }
     }
 
-    /// Takes the statuses of all processes that have ended; those that are no nodes are handed back.
+    /// Takes the statuses of all processes that have ended, and returns those that are no nodes.
     pub fn reap(&mut self, happenings: &mut Vec<Happening>) -> Result<Vec<(Pid, WaitStatus)>, NotRun> {
         let (mut ended, mut others) = (Vec::new(), Vec::new());
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
@@ -234,13 +236,13 @@ impl LocalNodes {
         }
         ended.sort_unstable_by_key(|(place, _)| *place);
         for (place, _) in &ended {
-            // A node's last words come before its death.
+            // A node's last messages are handled before its death.
             self.read_door(*place, happenings);
             self.read_control(*place, happenings);
             self.nodes[*place].joined_process = None;
             self.nodes[*place].ended = true;
         }
-        // Nodes die of it one by one, but all of the same want.
+        // Nodes that lack memory die one by one, but for the same reason.
         let killed = |(_, end): &&(usize, End)| *end == End::Killed(libc::SIGKILL);
         if let Some((place, _)) = ended.iter().find(killed)
             && let Some(sentence) = self.memory_kills.explain()
@@ -259,14 +261,14 @@ impl LocalNodes {
         Ok(others)
     }
 
-    /// Hears all nodes out.
+    /// Reads everything that the nodes have sent.
     pub fn read_all(&mut self, happenings: &mut Vec<Happening>) {
         for place in 0..self.nodes.len() {
             self.read_control(place, happenings);
         }
     }
 
-    /// Hears who is at a node's door. The first hello of this build is let in, and nothing else ever.
+    /// Reads a node's door. The first hello of this build is accepted; everything after it is ignored.
     fn read_door(&mut self, place: usize, happenings: &mut Vec<Happening>) {
         let Some(door) = &self.nodes[place].door else { return };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1), ScmCredentials(1))];
@@ -276,7 +278,7 @@ impl LocalNodes {
         let bytes = match rustix::net::recvmsg(door, &mut slices, &mut ancillary, flags) {
             Err(Errno::AGAIN | Errno::INTR) => return,
             Ok(received) if received.bytes > 0 => received.bytes.min(self.message.len()),
-            // All processes of the node have closed it; the node's end says the rest.
+            // All processes of the node have closed it; the node's exit status tells the rest.
             Ok(_) | Err(_) => return self.nodes[place].door = None,
         };
         let (mut process, mut channel) = (None, None);
@@ -297,8 +299,8 @@ impl LocalNodes {
                 self.let_in(place, process, channel);
             }
             (Ok(ToLauncher::Hello { version, build }), Some(channel)) => {
-                // It learns what this build is and gets nothing else; whoever takes in who joins ends the
-                // job.
+                // The node learns what this build is and gets nothing else. The receiver of the event ends
+                // the job.
                 handover::refuse(channel.as_fd());
                 happenings.push(Happening::Node(node, NodeEvent::Said(ToLauncher::Join { version, build })));
             }
@@ -306,7 +308,7 @@ impl LocalNodes {
         }
     }
 
-    /// Takes the node's end of its own channel for the node, and is about to give it what it needs.
+    /// Keeps the node's channel, and schedules giving it what it needs to join.
     fn let_in(&mut self, place: usize, process: Option<Pid>, channel: OwnedFd) {
         if self.listen(&channel, Source::Control(place)).is_err() {
             return;
@@ -320,7 +322,7 @@ impl LocalNodes {
         }
     }
 
-    /// Gives nodes that have said hello what they need, as far as the system takes it.
+    /// Gives nodes that have said hello what they need, as far as the system accepts it.
     fn give(&mut self) {
         while let (Some(handover), Some((place, given))) = (&mut self.handover, self.guests.front_mut()) {
             let Some(channel) = &self.nodes[*place].control else {
@@ -328,11 +330,12 @@ impl LocalNodes {
                 continue;
             };
             match handover.give(*place, channel.as_fd(), given) {
-                // Descriptors on their way count against a limit (unix(7), ETOOMANYREFS) until they are received.
+                // Descriptors in flight count against a limit (unix(7), ETOOMANYREFS) until they are
+                // received.
                 Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => {
                     return self.give_again = Some(Instant::now() + GIVE_INTERVAL);
                 }
-                // A node that is gone is judged by its end.
+                // The end of a node that is gone is handled elsewhere.
                 Ok(()) | Err(_) => drop(self.guests.pop_front()),
             }
         }
@@ -353,9 +356,10 @@ impl LocalNodes {
             ) {
                 Ok((bytes, received)) if received > 0 => (bytes, received),
                 Err(Errno::AGAIN) => return happenings.push(Happening::Drained(number)),
-                // The other side has gone with messages of ours unread (a ping, say). That is told once, before its own last words.
+                // The other side closed the channel without reading messages of ours (a ping, say). The error
+                // is reported once, before its own last messages.
                 Err(Errno::INTR | Errno::CONNRESET) => continue,
-                // The other side is gone; its process's end says the rest.
+                // The other side is gone; its process's exit status tells the rest.
                 Ok(_) | Err(_) => {
                     self.nodes[place].control = None;
                     return;
@@ -377,7 +381,7 @@ impl LocalNodes {
         }
     }
 
-    /// What a message means for the processes to watch.
+    /// Notes what a message changes about the processes to watch.
     fn note(&mut self, place: usize, message: &ToLauncher) {
         if matches!(message, ToLauncher::Leave { .. })
             && let Some((_, process)) = self.nodes[place].joined_process.take()
@@ -386,7 +390,7 @@ impl LocalNodes {
         }
     }
 
-    /// The process that joined has ended; its wrapper (a shell, `time`) should soon follow.
+    /// Handles the end of the process that joined; its wrapper (a shell, `time`) should end soon.
     fn joined_process_ended(&mut self, place: usize, happenings: &mut Vec<Happening>) {
         self.read_control(place, happenings);
         let Some((pid, watch)) = self.nodes[place].joined_process.take() else { return };
@@ -394,7 +398,7 @@ impl LocalNodes {
         happenings.push(Happening::Node(self.first + place, NodeEvent::JoinedProcessEnded { pid }));
     }
 
-    /// Tells all nodes something.
+    /// Sends a message to all nodes.
     pub fn tell(&mut self, message: &ToNode) {
         match message {
             ToNode::Start => self.answers_expected = true,
@@ -404,32 +408,32 @@ impl LocalNodes {
         }
         let bytes = control::encode(message);
         for node in &self.nodes {
-            // A node that is gone is judged by its end.
+            // The end of a node that is gone is handled elsewhere.
             if let Some(control) = &node.control {
                 let _ = rustix::net::send(control, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
             }
         }
     }
 
-    /// What the threads of a node of this machine do, for one that others hear nothing of.
+    /// Returns what the threads of a node of this machine do, when other nodes no longer hear it.
     pub fn evidence(&self, number: usize) -> Vec<String> {
         let node = number.checked_sub(self.first).and_then(|place| self.nodes.get(place));
         let node = node.filter(|node| !node.ended);
         node.map_or_else(Vec::new, |node| evidence::gather(node.process(), node.shares.as_ref()))
     }
 
-    /// Whether a node of this machine has called: then it is known that the program will join.
+    /// Returns true if a node of this machine has called, which shows that the program will join.
     pub fn has_been_called(&self) -> bool {
         self.nodes.iter().any(|node| node.control.is_some())
     }
 
-    /// When to call [`look`](Self::look) next.
+    /// Returns when to call [`look`](Self::look) next.
     pub fn next_look(&self) -> Option<Instant> {
         let looks = self.looks.as_ref().filter(|_| self.answers_expected).map(Looks::next);
         looks.into_iter().chain(self.give_again).min()
     }
 
-    /// Goes on giving, asks all nodes for a sign of life, if it is time, and finds those that have given none for too long.
+    /// Retries giving, pings all nodes if it is time, and finds those that have been silent for too long.
     pub fn look(&mut self, happenings: &mut Vec<Happening>) {
         if self.give_again.is_some_and(|due| due <= Instant::now()) {
             self.give();

@@ -1,4 +1,4 @@
-//! `hiroba run`: checks, starts the nodes, watches them, tells how it went.
+//! `hiroba run`: checks the options, starts the nodes, watches them, and reports how the run went.
 
 mod agent;
 mod channel;
@@ -6,6 +6,7 @@ mod deaths;
 mod debug;
 mod endpoints;
 mod evidence;
+pub mod executables;
 pub mod guardian;
 mod handover;
 mod homecoming;
@@ -27,6 +28,7 @@ mod spawn;
 mod start;
 mod status;
 mod supervise;
+mod tls_filler;
 mod trace_directory;
 mod waiting;
 
@@ -57,6 +59,8 @@ const STATISTICS: Purpose = Purpose { what: "the statistics", flag: "--stats=jso
 /// Runs the program and returns the job's exit status.
 pub fn run(options: &RunOptions) -> Result<u8, Failure> {
     refuse_valgrind()?;
+    let prepared = executables::prepare(options)?;
+    let options = prepared.as_ref().unwrap_or(options);
     let hosts = options.hosts.as_ref().map(hosts::find).transpose()?.unwrap_or_default();
     let debugger = Debugger::find(options)?;
     let plan = Plan { options, hosts: &hosts, debugger: debugger.as_ref() };
@@ -70,30 +74,32 @@ pub fn run(options: &RunOptions) -> Result<u8, Failure> {
     })
 }
 
-/// Valgrind preloads a library of its own. Under it the launcher's processes do not come to an end.
+/// Refuses to run under valgrind, which preloads a library of its own: the launcher's processes would not
+/// end.
 fn refuse_valgrind() -> Result<(), Failure> {
     let preloaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     if !preloaded.to_string_lossy().contains("vgpreload_") {
         return Ok(());
     }
     Err(Failure::new(
-        "expected a launcher that runs by itself, got one under valgrind; run it without, and build the program with \
-         -fsanitize=address or -fsanitize=undefined to look for its mistakes"
+        "expected a launcher that runs natively, got one under valgrind; run it without, and build the program with \
+         -fsanitize=address or -fsanitize=undefined to find its errors"
             .to_owned(),
     ))
 }
 
-/// How many processors this process may use.
+/// Returns how many processors this process may use.
 fn cores() -> u16 {
     std::thread::available_parallelism().map_or(1, |cores| u16::try_from(cores.get()).unwrap_or(u16::MAX))
 }
 
-/// Tries what the nodes will need, and tells the fault source that they shall use.
+/// Checks that the nodes will have what they need, and chooses their fault source.
 ///
-/// A debugger must know which signal stands for a fault, so its job does not choose for itself.
+/// A debugger must know which signal means a fault, so under one the source is chosen here.
 fn check_nodes_needs(options: &RunOptions, debugging: bool) -> Result<FaultSourceChoice, Failure> {
     let attempt = |choice| hiroba_node::preflight(options.nodes, choice, options.coherence.write_tracking);
     attempt(options.coherence.fault_source).map_err(|error| Failure::new(error.to_string()))?;
+    hiroba_node::check_swap(&options.coherence).map_err(|error| Failure::new(error.to_string()))?;
     if !debugging || options.coherence.fault_source != FaultSourceChoice::Automatic {
         return Ok(options.coherence.fault_source);
     }
@@ -104,7 +110,7 @@ fn check_nodes_needs(options: &RunOptions, debugging: bool) -> Result<FaultSourc
 
 fn supervise(plan: &Plan, front: Front) -> Result<u8, Failure> {
     let options = plan.options;
-    // Looked at before the job starts, so that an hour's run is not lost to a typing error.
+    // Checked before the job starts, so that an hour's run is not lost to a typing error.
     let file = options
         .reports
         .statistics_json
@@ -140,9 +146,9 @@ fn supervise(plan: &Plan, front: Front) -> Result<u8, Failure> {
     }
 }
 
-/// Writes the account of the run wherever it was asked for.
+/// Writes the account of the run to every requested place.
 ///
-/// A job that died is accounted for as far as known: by the nodes that had left it.
+/// The account of a job that died contains the nodes that had left it.
 fn conclude(options: &RunOptions, nodes: u16, outcome: &Outcome, file: Option<OutputFile>) -> u8 {
     let account = RunStatistics {
         program: options.program.to_string_lossy().into_owned(),
@@ -158,8 +164,7 @@ fn conclude(options: &RunOptions, nodes: u16, outcome: &Outcome, file: Option<Ou
     .with_totals();
     if options.reports.statistics_table {
         if account.per_node.is_empty() {
-            let why =
-                if outcome.started { "no node left the job in good order" } else { "no job was started" };
+            let why = if outcome.started { "no node left the job properly" } else { "no job was started" };
             say(&format!("no statistics: {why}"));
         } else {
             let columns = progress::terminal_columns(std::io::stderr()).unwrap_or(statistics_table::COLUMNS);

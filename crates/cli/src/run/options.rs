@@ -1,4 +1,4 @@
-//! What a run is started with.
+//! The options of a run.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ pub enum HostsGiven {
     List(String),
 }
 
-/// What the user is told of a run, beside what its program writes.
+/// What is reported of a run, beside the output of its program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReportOptions {
     /// Whether to print the table of statistics.
@@ -30,33 +30,38 @@ pub struct ReportOptions {
     pub label: bool,
 }
 
-/// `hiroba run`, checked.
+/// The options of `hiroba run`, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunOptions {
-    /// Nodes of the job; of one on several hosts, only when they are known.
+    /// Nodes of the job; for a job on several hosts, valid only when the hosts have answered.
     pub nodes: u16,
-    /// The same if it was given.
+    /// The number after -n, if it was given.
     pub nodes_asked: Option<u16>,
-    /// Program threads a node.
+    /// Program threads on each node.
     pub threads_per_node: u16,
     /// How memory is kept coherent.
     pub coherence: CoherenceChoices,
-    /// What carries messages; never without seals by a command line, see
+    /// How messages travel. A command line cannot turn encryption off; see
     /// [`UnsealedJob`](crate::bench::UnsealedJob).
     pub transport: TransportChoices,
     /// The node that runs under a debugger.
     pub debug: Option<u16>,
-    /// What is told of the run.
+    /// The reports on the run.
     pub reports: ReportOptions,
+    /// Whether the program is an executable that was not built for Hiroba.
+    pub pthread: bool,
+    /// Whether it is one of OpenMP, too.
+    pub openmp: bool,
     /// Variables to set in the nodes' environment.
     pub variables: Vec<(OsString, OsString)>,
-    /// Whether to keep the processors awake while the job runs; `None`: where it is allowed.
+    /// Whether to keep the processors awake while the job runs; `None` does so if it is allowed.
     pub low_latency: Option<bool>,
-    /// Whether each node gets processors of its own, where there are enough.
+    /// Whether each node gets processors of its own, if there are enough.
     pub bind: bool,
-    /// How long a node or a host may be silent before it is taken for dead, zero for ever; `None`: the default.
+    /// How long a node or a host may be silent before it is considered dead; zero disables this, `None` is
+    /// the default.
     pub dead_after: Option<Duration>,
-    /// The machines to run on, if not this one alone.
+    /// The machines to run on, if not only this one.
     pub hosts: Option<HostsGiven>,
     /// The command that starts a program on another machine, instead of ssh.
     pub launcher: Option<String>,

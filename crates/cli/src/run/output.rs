@@ -1,9 +1,10 @@
-//! What nodes write, put together to whole lines before it goes to the launcher's own streams.
+//! Collects what nodes write into whole lines before it goes to the launcher's own streams.
 //!
-//! A node writes to a pipe, unless the launcher's stream is a terminal or another device: there each `write` of a line is whole, and
-//! programs behave as they do without Hiroba. From the pipes come pieces of any length. A line goes out when its end has come, so
-//! that lines of several nodes are never mixed. What has no end yet (a prompt, a row of dots) goes out when nothing has followed
-//! for [`PAUSE`]. Nothing is added to what nodes write, except that with `--label` each line has its node in front.
+//! A node writes to a pipe, unless the launcher's stream is a terminal or another device: there each `write`
+//! of a line is whole, and programs behave as they do without Hiroba. Pieces of any length arrive through the
+//! pipes. A line is passed on when its end has arrived, so that lines of several nodes are never mixed. An
+//! unfinished line (a prompt, a row of dots) is passed on when nothing has followed for [`PAUSE`]. The output
+//! of nodes is not changed, except that `--label` puts the node in front of each line.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,16 +16,16 @@ use rustix::fs::{FileType, fstat};
 use crate::lines::{LINE_BYTES_MAX, Lines};
 use crate::progress;
 
-/// Output that waits for its reader, in bytes; nodes are not read from while there is more.
+/// Output that waits for its reader, in bytes. Nodes are not read while more than this waits.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
-/// A pipe that is writable takes this many bytes without blocking (`PIPE_BUF`).
+/// The number of bytes that a writable pipe takes without blocking (`PIPE_BUF`).
 const WRITE_BYTES: usize = 4096;
-/// So many bytes of lines may wait for the end of another node's line; then they no longer do.
+/// Bytes of lines that may wait for the end of another node's line; with more they no longer wait.
 const HELD_BYTES_MAX: usize = 16 << 20;
-/// A line that has begun goes out without its end when nothing has followed for so long.
+/// A line that has begun is passed on without its end when nothing has followed for this time.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Where a node's stream goes.
+/// The destination of a node's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sink {
     /// The launcher's standard output.
@@ -34,10 +35,10 @@ pub enum Sink {
 }
 
 impl Sink {
-    /// Both.
+    /// Both sinks.
     pub const ALL: [Sink; 2] = [Sink::Out, Sink::Error];
 
-    /// The one or the other.
+    /// Returns standard error if `to_error`, else standard output.
     pub fn of(to_error: bool) -> Sink {
         if to_error { Sink::Error } else { Sink::Out }
     }
@@ -60,28 +61,29 @@ impl Sink {
     }
 }
 
-/// Which streams of the nodes of this machine come through pipes.
+/// Which streams of the nodes of this machine go through pipes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piped {
     /// Standard output.
     pub out: bool,
     /// Standard error.
     pub error: bool,
-    /// One pipe carries both to standard output, where both go to the same file: so a node's own order stays.
+    /// One pipe carries both to standard output when both go to the same file, which keeps the order of a
+    /// node's own output.
     pub together: bool,
 }
 
 impl Piped {
-    /// None: nodes write to the launcher's streams themselves.
+    /// No pipes: nodes write to the launcher's streams themselves.
     pub const NONE: Piped = Piped { out: false, error: false, together: false };
-    /// Each stream through a pipe of its own.
+    /// A pipe for each stream.
     pub const EACH: Piped = Piped { out: true, error: true, together: false };
 
-    /// What suits the launcher's own streams where several nodes write.
+    /// Returns what suits the launcher's own streams when several nodes write.
     pub fn for_several() -> Piped {
         let (stdout, stderr) = (rustix::stdio::stdout(), rustix::stdio::stderr());
         let [out, error] = [stdout.as_fd(), stderr.as_fd()].map(|stream| fstat(stream).ok());
-        // To a terminal, a write is whole; other devices keep nothing.
+        // A write to a terminal is whole; other devices store nothing.
         let mixes = |kind| matches!(kind, FileType::Fifo | FileType::Socket | FileType::RegularFile);
         let file = |stat: &rustix::fs::Stat| (stat.st_dev, stat.st_ino);
         let piped = |stat: &Option<rustix::fs::Stat>| {
@@ -91,34 +93,34 @@ impl Piped {
         Piped { out: piped(&out), error: piped(&error) && !together, together }
     }
 
-    /// How many pipes a node has.
+    /// Returns how many pipes a node has.
     pub fn count(self) -> u64 {
         u64::from(self.out) + u64::from(self.error)
     }
 }
 
-/// The launcher's end of a pipe that carries what a node writes, and where that goes.
+/// The launcher's end of a pipe that carries a node's output, and its destination.
 #[derive(Debug)]
 pub struct OutputPipe {
-    /// Where it goes.
+    /// The destination.
     pub sink: Sink,
     /// Non-blocking.
     pub fd: OwnedFd,
 }
 
-/// One stream of one node: pieces in, whole lines out.
+/// One stream of one node: takes pieces, gives whole lines.
 #[derive(Debug)]
 struct Stream {
-    /// Where it comes from, unless an agent passes it on.
+    /// The pipe, unless an agent passes the stream on.
     fd: Option<OwnedFd>,
     open: bool,
-    /// In front of each line.
+    /// The text in front of each line.
     label: Option<String>,
-    /// Lines that get labels.
+    /// Splits the lines that get labels.
     lines: Lines,
-    /// What came and has not gone out, without labels.
+    /// Bytes that have arrived and were not passed on, without labels.
     held: Vec<u8>,
-    /// When the latest of it came.
+    /// When the last of these arrived.
     latest: Instant,
 }
 
@@ -128,8 +130,8 @@ impl Stream {
         Stream { fd, open: true, label, lines, held, latest: Instant::now() }
     }
 
-    /// It has written nothing for a while, and may not go on soon. What waits in its pipe has been written:
-    /// the launcher itself may have had no processor.
+    /// Returns true if the stream has ended, or has been silent for a while with nothing in its pipe. Bytes
+    /// in the pipe mean that the node has written, and the launcher itself got no processor.
     fn pauses(&self, now: Instant) -> bool {
         !self.open || (now >= self.latest + PAUSE && !self.has_unread())
     }
@@ -142,7 +144,7 @@ impl Stream {
         self.fd.as_ref().is_some_and(has)
     }
 
-    /// How many of the bytes held make whole lines.
+    /// Returns how many of the held bytes make whole lines.
     fn whole_bytes(&self) -> usize {
         self.held.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1)
     }
@@ -154,31 +156,31 @@ fn put_line(label: &str, line: &[u8], queue: &mut VecDeque<u8>) {
     queue.push_back(b'\n');
 }
 
-/// All streams that go to one sink, and what waits to be written there.
+/// All streams that go to one sink, and the bytes that wait to be written there.
 #[derive(Debug, Default)]
 struct Outlet {
     streams: BTreeMap<usize, Stream>,
     queue: VecDeque<u8>,
-    /// The node whose line has gone out without its end so far.
+    /// The node whose unfinished line was passed on.
     unfinished: Option<usize>,
-    /// Nodes of which something is held.
+    /// Nodes with held bytes.
     holding: BTreeSet<usize>,
-    /// How much that is.
+    /// The sum of the held bytes.
     held_bytes: usize,
 }
 
 impl Outlet {
-    /// So much waits to be written that nodes are not heard.
+    /// Returns true if so many bytes wait to be written that nodes are not read.
     fn is_full(&self) -> bool {
         self.queue.len() >= QUEUE_BYTES_MAX
     }
 
-    /// Nodes that were not heard for a while are heard from now on.
+    /// Resumes reading nodes that were not read for a while.
     fn listen_again(&mut self, now: Instant) {
         self.streams.values_mut().for_each(|stream| stream.latest = now);
     }
 
-    /// Whether a node has begun something without going on. One that is not heard may have gone on.
+    /// Returns true if a node has begun a line and paused. A node that is not read may have continued.
     fn has_paused(&self, node: usize, now: Instant) -> bool {
         let stream = &self.streams[&node];
         !stream.open || (!self.is_full() && stream.pauses(now))
@@ -211,7 +213,7 @@ impl Outlet {
         self.pass(node, now);
     }
 
-    /// Lets out what can go, of all nodes.
+    /// Passes on what can go, of all nodes.
     fn settle(&mut self, now: Instant) {
         let holding: Vec<usize> = self.holding.iter().copied().collect();
         for node in holding {
@@ -219,7 +221,7 @@ impl Outlet {
         }
     }
 
-    /// Lets out what can go of one node, and then what has waited for the end of its line.
+    /// Passes on what can go of one node, and then what has waited for the end of its line.
     fn pass(&mut self, node: usize, now: Instant) {
         let others = self.unfinished.filter(|unfinished| *unfinished != node);
         let too_much = self.held_bytes >= HELD_BYTES_MAX;
@@ -245,7 +247,7 @@ impl Outlet {
         }
     }
 
-    /// When the next of what is held can go out although nothing more comes.
+    /// Returns when the next held bytes can go although nothing more arrives.
     fn due(&self) -> Option<Instant> {
         if self.is_full() {
             return None;
@@ -260,7 +262,8 @@ impl Outlet {
         due.min()
     }
 
-    /// What goes out by the next write: no longer than can be written at once, and whole lines if any is.
+    /// Returns what the next write writes: no more than can be written at once, and whole lines if there are
+    /// any.
     fn next_bytes(&self) -> &[u8] {
         let (bytes, _) = self.queue.as_slices();
         let bytes = &bytes[..bytes.len().min(WRITE_BYTES)];
@@ -268,7 +271,7 @@ impl Outlet {
         &bytes[..whole.unwrap_or(bytes.len())]
     }
 
-    /// Nobody reads any more: the nodes learn it as they would without the launcher between.
+    /// Closes the streams because the reader is gone: the nodes notice it as they would without the launcher.
     fn close(&mut self) {
         self.queue.clear();
         self.holding.clear();
@@ -280,7 +283,7 @@ impl Outlet {
     }
 }
 
-/// All streams of all nodes and what waits to be written.
+/// All streams of all nodes, and what waits to be written.
 #[derive(Debug, Default)]
 pub struct Labeller {
     outlets: [Outlet; 2],
@@ -306,32 +309,32 @@ impl Labeller {
         self.outlets[sink as usize].streams.insert(node, Stream::new(fd, label));
     }
 
-    /// Takes what an agent has passed on.
+    /// Takes output that an agent has passed on.
     pub fn take(&mut self, sink: Sink, node: usize, bytes: &[u8]) {
         self.outlets[sink as usize].take(node, bytes, Instant::now());
     }
 
-    /// Nothing more will come of a stream that an agent has passed on.
+    /// Ends a stream that an agent has passed on.
     pub fn end(&mut self, sink: Sink, node: usize) {
         self.outlets[sink as usize].end(node, Instant::now());
     }
 
-    /// The descriptor of a stream that is still open.
+    /// Returns the descriptor of a stream that is still open.
     pub fn stream(&self, sink: Sink, node: usize) -> Option<&OwnedFd> {
         self.outlets[sink as usize].streams.get(&node)?.fd.as_ref()
     }
 
-    /// Whether so much waits for the sink that its streams must wait, too.
+    /// Returns true if so many bytes wait for the sink that its streams must wait, too.
     pub fn is_full(&self, sink: Sink) -> bool {
         self.outlets[sink as usize].is_full()
     }
 
-    /// Whether something waits to be written.
+    /// Returns true if something waits to be written.
     pub fn has_output(&self, sink: Sink) -> bool {
         !self.outlets[sink as usize].queue.is_empty()
     }
 
-    /// Whether a stream is still open or something waits to be written.
+    /// Returns true if a stream is still open or something waits to be written.
     pub fn is_busy(&self) -> bool {
         let busy = |outlet: &Outlet| {
             let open = outlet.streams.values().any(|stream| stream.open);
@@ -340,12 +343,12 @@ impl Labeller {
         self.outlets.iter().any(busy)
     }
 
-    /// When [`write`](Self::write) has something to do again although nothing more comes.
+    /// Returns when [`write`](Self::write) must be called although nothing more arrives.
     pub fn due(&self) -> Option<Instant> {
         self.outlets.iter().filter_map(Outlet::due).min()
     }
 
-    /// Reads once from a stream that is readable; whether there may be more.
+    /// Reads once from a stream that is readable. Returns true if there may be more.
     pub fn read(&mut self, sink: Sink, node: usize) -> bool {
         let outlet = &mut self.outlets[sink as usize];
         let Some(fd) = outlet.streams.get(&node).and_then(|stream| stream.fd.as_ref()) else { return false };
@@ -362,8 +365,8 @@ impl Labeller {
         true
     }
 
-    /// Reads what all nodes of this machine have written by now, as far as there is room for it, and writes what the readers take:
-    /// what a node printed comes before what is said of its end.
+    /// Reads what the nodes of this machine have written so far, as far as there is room, and writes what the
+    /// readers take: a node's output comes before the message about its end.
     pub fn catch_up(&mut self) {
         for sink in Sink::ALL {
             let nodes: Vec<usize> = self.outlets[sink as usize].streams.keys().copied().collect();
@@ -374,7 +377,7 @@ impl Labeller {
         self.write();
     }
 
-    /// Writes as much as the readers take without making the launcher wait.
+    /// Writes as much as the readers take without blocking the launcher.
     pub fn write(&mut self) {
         for outlet in &mut self.outlets {
             outlet.settle(Instant::now());
@@ -429,7 +432,7 @@ mod tests {
         assert_eq!(long.len(), 3 * chunk.len() + 2 * "[1] \n".len(), "a line without end is broken in two");
     }
 
-    /// What two nodes have written comes out, piece by piece, each so many milliseconds after the start.
+    /// Returns the output for pieces of two nodes, each with its time in milliseconds after the start.
     fn plain(pieces: &[(u64, usize, &str)]) -> String {
         let (mut outlet, start) = (outlet(&[None, None]), Instant::now());
         for (ms, node, piece) in pieces {
@@ -467,7 +470,7 @@ mod tests {
         assert_eq!((outlet.queue.len(), outlet.due()), (0, Some(start + PAUSE)));
         outlet.settle(start + PAUSE);
         assert_eq!((outlet.queue.len(), outlet.due()), (10, None));
-        // Who has just gone on with a line may end it soon.
+        // A node that has just continued a line may end it soon.
         outlet.take(0, b"3", start + 2 * PAUSE);
         outlet.take(1, b"hello\n", start + 2 * PAUSE);
         assert_eq!((outlet.queue.len(), outlet.due()), (11, Some(start + 3 * PAUSE)));

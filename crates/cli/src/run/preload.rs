@@ -1,8 +1,8 @@
-//! Has every node load the library before the program's own libraries.
+//! Makes every node load the library before the program's own libraries.
 //!
-//! System calls on shared memory, and threads, are made to work by functions of `libhiroba.so` that stand before those of the C library.
-//! A program that is linked with the library has it in time; an interpreter that loads it later, or one whose
-//! libraries were linked first, has not.
+//! Functions of `libhiroba.so` that replace those of the C library make system calls on shared memory, and
+//! threads, work. A program that is linked with the library loads it in time; an interpreter that loads it
+//! later, or a program whose libraries were linked first, does not.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -19,11 +19,27 @@ use crate::compiler;
 /// The dynamic loader's variable.
 pub const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 
-/// The value of the variable for nodes that run `program`: the library, then what the user wants to have preloaded.
-pub fn value(program: &Path, of_user: Option<&OsStr>) -> Option<OsString> {
+/// Returns the value of the variable for nodes that run `program`: the library, then the user's own value.
+/// For executables that were not built for Hiroba, other libraries come first (`names`, of files beside the
+/// library), and before them those that fill up thread-local storage.
+pub fn value(
+    program: &Path,
+    of_user: Option<&OsStr>,
+    names: &[&str],
+    fillers: &[PathBuf],
+) -> Option<OsString> {
     let of_user = of_user.filter(|value| !value.is_empty());
     let Some(library) = library(program) else { return of_user.map(OsStr::to_owned) };
-    let mut value = library.into_os_string();
+    let mut value = OsString::new();
+    for filler in fillers {
+        value.push(filler);
+        value.push(":");
+    }
+    for name in names {
+        value.push(library.with_file_name(name));
+        value.push(":");
+    }
+    value.push(library);
     if let Some(more) = of_user {
         value.push(":");
         value.push(more);
@@ -33,24 +49,25 @@ pub fn value(program: &Path, of_user: Option<&OsStr>) -> Option<OsString> {
 
 fn library(program: &Path) -> Option<PathBuf> {
     let library = compiler::library_file()?;
-    // These end a name in the variable, and nothing escapes them.
+    // These characters end a name in the variable, and cannot be escaped.
     let nameable = !library.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':'));
     (nameable && !holds_the_runtime(program) && !wants_to_be_first(program)).then_some(library)
 }
 
-/// This very command, which measures with the runtime in itself.
+/// Returns true for this command itself, which measures with the runtime that it contains.
 fn holds_the_runtime(program: &Path) -> bool {
     let same = |executable: PathBuf| Some(executable.canonicalize().ok()? == program.canonicalize().ok()?);
     std::env::current_exe().ok().and_then(same).unwrap_or(false)
 }
 
-/// AddressSanitizer refuses to start behind another library. A program that is built with it has to be linked with ours.
+/// Returns true for programs with AddressSanitizer, which refuses to start behind another library. Such a
+/// program must be linked with ours.
 fn wants_to_be_first(program: &Path) -> bool {
     let first = |name: &[u8]| name.starts_with(b"libasan.") || name.starts_with(b"libclang_rt.asan");
     needed(program).unwrap_or_default().iter().any(|name| first(name))
 }
 
-/// The libraries that an executable names itself.
+/// Returns the libraries that an executable names itself.
 fn needed(program: &Path) -> Option<Vec<Vec<u8>>> {
     let data = &ReadCache::new(File::open(program).ok()?);
     let header = FileHeader64::<Endianness>::parse(data).ok()?;
@@ -70,11 +87,15 @@ mod tests {
     fn what_the_user_preloads_stays() {
         let of_user = OsString::from("/lib/own.so:/lib/other.so");
         let program = std::env::current_exe().expect("this test has an executable");
-        assert_eq!(value(&program, Some(&of_user)), Some(of_user), "a program that holds the runtime itself");
-        assert_eq!(value(&program, Some(OsStr::new(""))), None);
-        assert_eq!(value(&program, None), None);
+        assert_eq!(
+            value(&program, Some(&of_user), &[], &[]),
+            Some(of_user),
+            "a program that holds the runtime itself"
+        );
+        assert_eq!(value(&program, Some(OsStr::new("")), &[], &[]), None);
+        assert_eq!(value(&program, None, &[], &[]), None);
         if let Some(library) = compiler::library_file() {
-            let both = value(Path::new("/bin/sh"), Some(OsStr::new("own.so"))).unwrap_or_default();
+            let both = value(Path::new("/bin/sh"), Some(OsStr::new("own.so")), &[], &[]).unwrap_or_default();
             assert_eq!(both, OsString::from(format!("{}:own.so", library.display())));
         }
     }
@@ -92,7 +113,7 @@ mod tests {
         assert!(build(&[]));
         assert!(needed(&program).unwrap_or_default().iter().any(|name| name.starts_with(b"libc.so")));
         assert!(!wants_to_be_first(&program));
-        // Where the compiler comes without the sanitizer's library there is nothing to tell apart.
+        // Without the sanitizer's library there is nothing to distinguish.
         if build(&["-fsanitize=address", "-shared-libasan"]) || build(&["-fsanitize=address"]) {
             assert!(wants_to_be_first(&program), "{:?}", needed(&program));
         }

@@ -7,8 +7,9 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::failure::{say, system_words};
 
-/// Gives each node processors of its own, as MPI launchers do: then a thread that is woken finds its caches warm, and is never moved to a
-/// processor that must itself be woken first. `None` where there are too few for all threads, or one node has them all.
+/// Gives each node processors of its own, as MPI launchers do: a thread that is woken finds its caches warm,
+/// and never moves to a processor that must itself be woken first. Returns `None` if there are too few for
+/// all threads, or only one node.
 pub fn partition(nodes: u16, threads_per_node: u16) -> Option<Vec<CpuSet>> {
     let allowed = sched_getaffinity(None).ok()?;
     let usable: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|processor| allowed.is_set(*processor)).collect();
@@ -22,7 +23,7 @@ fn set_of(processors: &[usize]) -> CpuSet {
     set
 }
 
-/// As many for each node as for any other; what is left over stays free.
+/// Divides the processors equally among the nodes; the remainder stays free.
 fn share(processors: Vec<usize>, nodes: usize, threads_per_node: usize) -> Option<Vec<Vec<usize>>> {
     let each = processors.len() / nodes.max(1);
     if nodes < 2 || each < threads_per_node {
@@ -31,7 +32,8 @@ fn share(processors: Vec<usize>, nodes: usize, threads_per_node: usize) -> Optio
     Some(processors.chunks(each).take(nodes).map(<[usize]>::to_vec).collect())
 }
 
-/// Neighbours share a package, a cache, a core, so that a node's threads are near each other.
+/// Sorts processors so that neighbours share a package, a cache and a core, which keeps a node's threads
+/// close.
 fn by_closeness(mut processors: Vec<usize>) -> Vec<usize> {
     let number = |processor: usize, what: &str| {
         let path = format!("/sys/devices/system/cpu/cpu{processor}/topology/{what}");
@@ -43,18 +45,18 @@ fn by_closeness(mut processors: Vec<usize>) -> Vec<usize> {
     processors
 }
 
-/// While it lives, processors do not sleep so deeply that waking them takes long.
+/// Keeps processors out of deep sleep, from which waking takes long, while it lives.
 #[derive(Debug)]
 pub struct Wakefulness {
-    /// The kernel takes the wish back when the file is closed.
+    /// The kernel cancels the request when the file is closed.
     _file: File,
 }
 
-/// The kernel's file for it; see the power management quality of service interface in its documentation.
+/// The kernel's file for such requests; see "PM Quality of Service Interface" in the kernel's documentation.
 pub const LATENCY_FILE: &str = "/dev/cpu_dma_latency";
 
 impl Wakefulness {
-    /// Asks for it: because the user wants it, or, without a wish, where it is allowed.
+    /// Requests it if the user wants it, or, by default, if it is allowed.
     pub fn ask_for(wish: Option<bool>) -> Option<Wakefulness> {
         const LATENCY_US: i32 = 0;
         if wish == Some(false) {
@@ -66,7 +68,7 @@ impl Wakefulness {
             Ok(file) => Some(Wakefulness { _file: file }),
             Err(error) if wish == Some(true) => {
                 say(&format!(
-                    "cannot keep the processors from sleeping deeply ({LATENCY_FILE}: {}); going on without; \
+                    "cannot keep the processors out of deep sleep ({LATENCY_FILE}: {}); continuing without; \
                      be root, or let this user write that file, or leave --low-latency out",
                     system_words(&error)
                 ));

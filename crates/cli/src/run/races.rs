@@ -1,4 +1,5 @@
-//! Data races between nodes: each told once, with the lines of the program that it comes from, and what was looked at for them.
+//! Reports data races between nodes: each one once, with the lines of the program that caused it, and what
+//! was searched.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -7,14 +8,14 @@ use hiroba_wire::control::{RaceAccount, RaceReport, RaceSide};
 
 use crate::symbols::Symboliser;
 
-/// More races than this are counted, not told: whoever has so many starts with the first.
+/// The number of races that are printed; further ones are counted, since one begins with the first.
 const TOLD_MAX: usize = 20;
-/// Races that are remembered to tell new ones from old; beyond, none is counted any more.
+/// The number of races that are remembered to recognise repeated ones; beyond it, none is counted any more.
 const REMEMBERED_MAX: usize = 1 << 16;
 
 type Sites = (bool, Option<CodeSite>, Option<CodeSite>);
 
-/// Two reports with the same key are the same race.
+/// Identifies a race: two reports with the same key are the same race.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Key {
     sites: [Sites; 2],
@@ -26,7 +27,7 @@ impl Key {
     fn of(report: &RaceReport) -> Key {
         let sites = |side: &RaceSide| (side.has_read, side.site.clone(), side.interval_end.clone());
         let mut sites = [sites(&report.sides[0]), sites(&report.sides[1])];
-        // Which of the two was seen first is chance.
+        // Which of the two was seen first is arbitrary.
         let order = |(has_read, touch, end): &Sites| {
             let place = |site: &Option<CodeSite>| site.as_ref().map(|it| (it.module.clone(), it.offset));
             (*has_read, place(touch), place(end))
@@ -40,12 +41,12 @@ impl Key {
 #[derive(Debug, Default)]
 pub struct RaceLog {
     seen: HashSet<Key>,
-    /// What nodes have looked at, of those that have told.
+    /// What nodes have searched, of those that have reported it.
     looked: BTreeMap<usize, RaceAccount>,
 }
 
 impl RaceLog {
-    /// Notes a race: what to tell the user, if it is new and not one too many.
+    /// Records a race. Returns the message to print if it is new and within the limit.
     pub fn note(&mut self, report: &RaceReport, symbols: &Symboliser) -> Option<Vec<String>> {
         if self.seen.len() >= REMEMBERED_MAX || !self.seen.insert(Key::of(report)) {
             return None;
@@ -53,12 +54,12 @@ impl RaceLog {
         (self.seen.len() <= TOLD_MAX).then(|| describe(report, symbols))
     }
 
-    /// Notes what a node has looked at.
+    /// Records what a node has searched.
     pub fn note_looked(&mut self, node: usize, account: RaceAccount) {
         self.looked.insert(node, account);
     }
 
-    /// How many there were in a job of so many nodes, as a sentence, and what that rests on.
+    /// Returns a sentence with the number of races in a job of `nodes` nodes, and lines on what was searched.
     pub fn summary(&self, nodes: usize) -> (String, Vec<String>) {
         if nodes == 1 {
             let alone = "one node has no data races with others, and --races looks at no others; give it -n 2 or more";
@@ -66,9 +67,9 @@ impl RaceLog {
         }
         let found = self.seen.len();
         let told =
-            if found > TOLD_MAX { format!("; the first {TOLD_MAX} are told above") } else { String::new() };
+            if found > TOLD_MAX { format!("; the first {TOLD_MAX} are shown above") } else { String::new() };
         let head = match found {
-            0 => "no data races between nodes found in what was looked at".to_owned(),
+            0 => "no data races between nodes found in what was searched".to_owned(),
             1 => "1 data race found".to_owned(),
             REMEMBERED_MAX.. => format!("{found} or more data races found{told}"),
             _ => format!("{found} data races found{told}"),
@@ -81,19 +82,19 @@ impl RaceLog {
         let (writes, loads, forgotten) = (sum(|it| it.writes), sum(|it| it.loads), sum(|it| it.forgotten));
         let mut lines = vec![
             format!(
-                "looked at: what stores changed, byte by byte ({}); of loads one byte each, where they faulted, \
+                "searched: what stores changed, byte by byte ({}); of loads one byte each, where they faulted, \
                  which is a node's first touch of a page after each synchronisation ({})",
                 counted(writes, "page of an interval", "pages of intervals"),
                 counted(loads, "load", "loads")
             ),
-            "not looked at: other loads, stores of the value that was there already, atomic operations, \
+            "not searched: other loads, stores that did not change the value, atomic operations, \
              threads of one node"
                 .to_owned(),
         ];
         if forgotten > 0 {
             let what = counted(forgotten, "of these was", "of these were");
             lines.push(format!(
-                "{what} forgotten, or came too late, before all that may race with it was known"
+                "{what} forgotten, or arrived too late, before everything that may race with them was known"
             ));
         }
         let silent: Vec<String> =
@@ -102,7 +103,7 @@ impl RaceLog {
             let who = if silent.len() == 1 { "node" } else { "nodes" };
             let list = silent.join(", ");
             lines.push(format!(
-                "{who} {list} did not leave the job in good order: what was last done there is not looked at"
+                "{who} {list} did not leave the job properly: their last accesses are not searched"
             ));
         }
         lines
@@ -142,7 +143,7 @@ fn describe_side(side: &RaceSide, symbols: &Symboliser) -> String {
     let what = if side.has_read { "load" } else { "first store to the page" };
     let touch = match &side.site {
         Some(site) => format!("{what} at {}", symbols.name(site)),
-        None => format!("{what} not known"),
+        None => format!("{what} unknown"),
     };
     match &side.interval_end {
         Some(site) => {
@@ -211,19 +212,19 @@ mod tests {
             lines[0].starts_with("data race: threads of node 3 both wrote the byte at 0x1 "),
             "{lines:?}"
         );
-        assert_eq!(lines[2], "node 3: first store to the page not known");
+        assert_eq!(lines[2], "node 3: first store to the page unknown");
     }
 
     #[test]
     fn many_races_are_counted() {
         let (mut log, symbols) = (RaceLog::default(), Symboliser::default());
-        assert_eq!(log.summary(2).0, "no data races between nodes found in what was looked at");
+        assert_eq!(log.summary(2).0, "no data races between nodes found in what was searched");
         let told = (0..1000).filter(|at| log.note(&race(*at, [0, 1]), &symbols).is_some()).count();
         assert_eq!(told, TOLD_MAX);
-        assert_eq!(log.summary(2).0, "1000 data races found; the first 20 are told above");
+        assert_eq!(log.summary(2).0, "1000 data races found; the first 20 are shown above");
         (0..2 * REMEMBERED_MAX as u64).for_each(|at| _ = log.note(&race(at, [0, 1]), &symbols));
         assert_eq!(log.seen.len(), REMEMBERED_MAX);
-        assert_eq!(log.summary(2).0, "65536 or more data races found; the first 20 are told above");
+        assert_eq!(log.summary(2).0, "65536 or more data races found; the first 20 are shown above");
     }
 
     #[test]
@@ -256,7 +257,7 @@ mod tests {
             details[0].contains("(12 pages of intervals)") && details[0].ends_with("(4 loads)"),
             "{details:?}"
         );
-        assert!(details[1].starts_with("not looked at: other loads, "), "{details:?}");
+        assert!(details[1].starts_with("not searched: other loads, "), "{details:?}");
         log.note_looked(1, RaceAccount { writes: 0, loads: 0, forgotten: 3 });
         let (_, details) = log.summary(4);
         assert!(details[2].starts_with("3 of these were forgotten"), "{details:?}");

@@ -1,33 +1,33 @@
-//! What a user should know of a run that is right as it stands, but perhaps not what was meant.
+//! Remarks on a run that is valid, but perhaps not what the user meant.
 
 use std::process::Command;
 
 use crate::failure::say;
 use crate::run::options::RunOptions;
 
-/// Slurm's words for the number of hosts of an allocation, the newer one first.
+/// Slurm's variables for the number of hosts of an allocation, the newer one first.
 const ALLOCATED_HOSTS: [&str; 2] = ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
 
-/// Says on standard error what stands out in a command line and where it was given.
+/// Prints remarks about a command line and its environment on standard error.
 pub fn make(options: &RunOptions) {
     let value = |variable: &str| std::env::var(variable).ok();
     let remarks = [of_colons(options), of_allocation(options, &value)];
     remarks.iter().flatten().for_each(|remark| say(remark));
 }
 
-/// Keeps the jobs of a command that measures this machine from such remarks.
+/// Suppresses such remarks in the jobs of a command that measures this machine.
 pub fn omit_those_of_allocations(command: &mut Command) {
     for variable in ALLOCATED_HOSTS {
         command.env_remove(variable);
     }
 }
 
-/// `mpirun` runs several programs that are parted by colons.
+/// Remarks on colons: `mpirun` separates several programs by them.
 fn of_colons(options: &RunOptions) -> Option<String> {
     options.arguments.iter().any(|argument| argument == ":").then(|| {
         format!(
-            "the ':' is passed to {} as an argument, since a job runs one program on all its nodes; to have them do \
-             different things let the program look at hiroba_node()",
+            "the ':' is passed to {} as an argument, since a job runs one program on all its nodes; to make them do \
+             different things, let the program test hiroba_node()",
             options.program.to_string_lossy()
         )
     })
@@ -40,7 +40,7 @@ fn of_allocation(options: &RunOptions, value: &dyn Fn(&str) -> Option<String>) -
     let hosts =
         ALLOCATED_HOSTS.into_iter().find_map(value)?.parse::<u32>().ok().filter(|hosts| *hosts > 1)?;
     Some(format!(
-        "this job runs on this machine alone, though Slurm has allocated {hosts} hosts; to use all write: \
+        "this job runs on this machine only, though Slurm has allocated {hosts} hosts; to use all, write: \
          hiroba run -H \"$(scontrol show hostnames | paste -sd,)\" PROGRAM"
     ))
 }
@@ -64,7 +64,7 @@ mod tests {
         };
         for variable in ALLOCATED_HOSTS {
             let remark = of("run ./a", variable, "4").expect("four hosts");
-            assert!(remark.contains("this machine alone") && remark.contains("4 hosts"), "{remark}");
+            assert!(remark.contains("this machine only") && remark.contains("4 hosts"), "{remark}");
             assert_eq!(of("run -H a,b ./a", variable, "4"), None, "hosts were named");
             assert_eq!(of("run ./a", variable, "1"), None);
             assert_eq!(of("run ./a", variable, "many"), None);

@@ -1,4 +1,4 @@
-//! A host other than this one: the command that reaches it (ssh, or what the user named), and the agent behind that.
+//! Another host: the command that reaches it (ssh, or the one that the user named), and the agent behind it.
 
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
@@ -19,12 +19,12 @@ use super::signals::{self, Inherited};
 use super::status::End;
 use crate::failure::{Failure, system_words};
 
-/// Where the `hiroba` command is on the other hosts, if not where it is on this one.
+/// The path of the `hiroba` command on the other hosts, if it differs from this one's.
 pub const AGENT_VARIABLE: &str = "HIROBA_AGENT";
-/// The hidden command that an agent is.
+/// The hidden command that runs an agent.
 pub const AGENT_COMMAND: &str = "agent";
 
-/// ssh never asks, and notices by itself when a host cannot be reached.
+/// Options with which ssh never asks, and notices when a host cannot be reached.
 const SSH: [&str; 8] = [
     "ssh",
     "-x",
@@ -37,21 +37,22 @@ const SSH: [&str; 8] = [
 ];
 /// What a login shell may print before the agent's greeting, in bytes.
 const CHATTER_BYTES_MAX: usize = 64 << 10;
-/// The last words of a command that are kept to be quoted, in bytes.
+/// The last output of a command that is kept for messages, in bytes.
 const WORDS_BYTES_MAX: usize = 4 << 10;
-/// How long a command may take to end once its channel is closed, before that is told without its exit status.
+/// How long a command may take to end once its channel is closed, before the loss is reported without its
+/// exit status.
 const EXIT_LIMIT: Duration = Duration::from_millis(500);
 
-/// How programs are started on other hosts.
+/// The command that starts programs on other hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launcher {
     words: Vec<OsString>,
-    /// Whether the other side's shell reads the command again, so that it must be quoted.
+    /// Whether a shell on the other side parses the command again, so that it must be quoted.
     is_ssh: bool,
 }
 
 impl Launcher {
-    /// The command that the user named, else ssh.
+    /// Parses the command that the user named; the default is ssh.
     pub fn parse(given: Option<&str>) -> Result<Launcher, Failure> {
         let Some(given) = given else {
             return Ok(Launcher { words: SSH.map(OsString::from).to_vec(), is_ssh: true });
@@ -64,7 +65,7 @@ impl Launcher {
         Ok(Launcher { words: words.into_iter().map(OsString::from).collect(), is_ssh: false })
     }
 
-    /// As in a sentence: "ssh", "'ip netns exec'".
+    /// Formats the command for messages: "ssh", "'ip netns exec'".
     fn name(&self) -> String {
         if self.is_ssh {
             return "ssh".to_owned();
@@ -89,7 +90,7 @@ impl Launcher {
     }
 }
 
-/// A word for the shell at the other end.
+/// Quotes a word for the shell on the other side.
 fn quoted(word: &OsStr) -> Result<OsString, Failure> {
     let text = word.to_str().and_then(|text| shlex::try_quote(text).ok());
     text.map(|text| OsString::from(text.into_owned())).ok_or_else(|| {
@@ -100,12 +101,12 @@ fn quoted(word: &OsStr) -> Result<OsString, Failure> {
     })
 }
 
-/// What the agent has said before the job began.
+/// The agent's answers before the job begins.
 #[derive(Debug, Default)]
 pub struct Answers {
     /// Its greeting, of our own version and build.
     pub greeting: Option<Greeting>,
-    /// Where its nodes' sockets are bound.
+    /// The addresses of its nodes' sockets.
     pub addresses: Option<Vec<SocketAddr>>,
     /// Its nodes' processes, which wait at the gate.
     pub pids: Option<Vec<i32>>,
@@ -114,7 +115,7 @@ pub struct Answers {
 /// A host with an agent.
 #[derive(Debug)]
 pub struct RemoteHost {
-    /// As in the file of hosts.
+    /// Its name in the list of hosts.
     pub name: String,
     /// The number of its first node.
     pub first: usize,
@@ -122,20 +123,21 @@ pub struct RemoteHost {
     pub nodes: usize,
     /// `None` once the connection is gone.
     pub channel: Option<Channel>,
-    /// What it has said so far.
+    /// Its answers so far.
     pub answers: Answers,
-    /// Pings in a row that were left without a word.
+    /// The number of successive pings without an answer.
     pub silent_looks: u32,
-    /// How much of its nodes' output has been taken since it was told.
+    /// How much of its nodes' output has been taken since the agent was last told.
     pub taken_bytes: u32,
-    /// What was known of waiting nodes ([`WaitWatch::round`](super::waiting::WaitWatch::round)) when the latest ping was sent.
+    /// What was known of waiting nodes ([`WaitWatch::round`](super::waiting::WaitWatch::round)) when the
+    /// latest ping was sent.
     pub asked_in_round: (u64, u64),
     command: String,
     pid: Pid,
     exit: Option<WaitStatus>,
     errors: Option<OwnedFd>,
     words: Vec<u8>,
-    /// Of lines before the agent's greeting.
+    /// Bytes of lines before the agent's greeting.
     chatter_bytes: usize,
 }
 
@@ -159,7 +161,8 @@ impl RemoteHost {
         let inherited = *inherited;
         let prepare = move || {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-            // Away from the terminal: it must neither ask there nor die of the Ctrl-C that the job is to handle.
+            // Detached from the terminal: the command must neither ask there nor die of the Ctrl-C that the
+            // job handles.
             rustix::process::setsid()?;
             signals::restore(&inherited);
             Ok(())
@@ -198,22 +201,22 @@ impl RemoteHost {
         })
     }
 
-    /// The command's process.
+    /// Returns the command's process.
     pub fn pid(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// The command has ended.
+    /// Records that the command has ended.
     pub fn exited(&mut self, status: WaitStatus) {
         self.exit = Some(status);
     }
 
-    /// Where the command complains, while it may.
+    /// Returns the command's standard error while it is open.
     pub fn errors(&self) -> Option<BorrowedFd<'_>> {
         self.errors.as_ref().map(AsFd::as_fd)
     }
 
-    /// Reads what the command complains about; the last of it is kept.
+    /// Reads the command's standard error and keeps the end of it.
     pub fn read_errors(&mut self) {
         let Some(errors) = &self.errors else { return };
         let mut bytes = [0u8; WORDS_BYTES_MAX];
@@ -228,19 +231,19 @@ impl RemoteHost {
         }
     }
 
-    /// As [`send`](Self::send), for a message with the job's key.
+    /// Sends a message with the job's key, as [`send`](Self::send) does.
     pub fn send_secret(&mut self, message: &ToAgent) {
         let _ = self.channel.as_mut().map(|channel| channel.send_secret(message));
     }
 
-    /// Sends a message, if the connection stands; that it does not is noticed where it is read.
+    /// Sends a message if the connection is open. A lost connection is noticed when it is read.
     pub fn send(&mut self, message: &ToAgent) {
         if let Some(channel) = &mut self.channel {
             let _ = channel.send(message);
         }
     }
 
-    /// Ends the command, if it still runs.
+    /// Ends the command if it still runs.
     pub fn kill(&mut self) {
         self.channel = None;
         if self.exit.is_none() {
@@ -248,14 +251,15 @@ impl RemoteHost {
         }
     }
 
-    /// How the command ended and what it said last: "ssh exited with status 255 ('no route to host')".
+    /// Describes how the command ended and what it printed last: "ssh exited with status 255 ('no route to
+    /// host')".
     ///
-    /// For a command whose channel is closed: it is waited for a moment.
+    /// Waits a moment for the command, whose channel is closed.
     pub fn last_words(&mut self) -> String {
         if self.exit.is_none() {
             if let Ok(end) = pidfd_open(self.pid, PidfdFlags::empty()) {
                 let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(EXIT_LIMIT.subsec_nanos()) };
-                // Ended or not, it is asked next.
+                // The status is read next in any case.
                 let _ = poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&limit));
             }
             if let Ok(Some((_, status))) = waitpid(Some(self.pid), WaitOptions::NOHANG) {
@@ -279,7 +283,7 @@ impl RemoteHost {
         format!("{} {end}{}", self.command, quoted.unwrap_or_default())
     }
 
-    /// Takes what the agent has said before the job begins.
+    /// Takes the agent's answers before the job begins.
     pub fn hear_answers(&mut self) -> Result<(), Failure> {
         let Some(channel) = &mut self.channel else { return Ok(()) };
         let received = channel.receive();
@@ -291,13 +295,13 @@ impl RemoteHost {
                 self.answers.greeting = Some(greeting);
             }
         }
-        // Lines that have been read count, too: there may be no end of short ones.
+        // Lines that have been read count too, since short ones may never end.
         if self.answers.greeting.is_none()
             && self.chatter_bytes + channel.incoming_bytes() > CHATTER_BYTES_MAX
         {
             return Err(Failure::new(format!(
                 "host {}: expected the greeting of Hiroba's agent within the first {CHATTER_BYTES_MAX} bytes through {}, got \
-                 something else; does its login shell print without end?",
+                 something else; does its login shell print endlessly?",
                 self.name, self.command
             )));
         }
@@ -350,14 +354,14 @@ impl RemoteHost {
         })
     }
 
-    /// The sentence for an agent that takes too long before the job has begun.
+    /// Returns the error for an agent that takes too long before the job begins.
     pub fn too_slow(&mut self, limit: Duration) -> Failure {
         self.read_errors();
         let words = String::from_utf8_lossy(&self.words);
         let last = words.lines().map(str::trim).rfind(|line| !line.is_empty());
         let quoted = last.map(|line| format!(" ('{line}')")).unwrap_or_default();
         Failure::new(format!(
-            "host {} has not answered within {} s through {}{quoted}; is it up, and does a login there need no password?",
+            "host {} has not answered within {} s through {}{quoted}; is it up, and can you log in there without a password?",
             self.name,
             limit.as_secs(),
             self.command

@@ -1,4 +1,4 @@
-//! Finds the program as `execvp` would, and says beforehand why it cannot be executed.
+//! Finds the program as `execvp` would, and explains in advance why it cannot be executed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -10,10 +10,10 @@ use rustix::fs::{Access, AtFlags, CWD};
 
 use crate::failure::{Failure, system_words};
 
-/// Where `execvp` looks when there is no `PATH`.
+/// Where `execvp` looks if `PATH` is not set.
 const PATH_WHEN_UNSET: &str = "/bin:/usr/bin";
 
-/// The file to execute for `program`.
+/// Returns the file to execute for `program`.
 pub fn resolve(program: &OsStr) -> Result<PathBuf, Failure> {
     let name = program.to_string_lossy();
     if program.is_empty() {
@@ -75,12 +75,12 @@ fn check_executable(path: &Path, name: &str) -> Result<(), Failure> {
             Some(why) => refuse(why),
             None => Ok(()),
         },
-        // Executable but not readable is allowed; the kernel judges.
+        // Executable but not readable is allowed; the kernel decides.
         Err(_) => Ok(()),
     }
 }
 
-/// The kernel looks at this many bytes of a `#!` line (`BINPRM_BUF_SIZE`).
+/// The number of bytes of a `#!` line that the kernel reads (`BINPRM_BUF_SIZE`).
 const HEAD_BYTES: u64 = 256;
 
 fn read_head(path: &Path) -> io::Result<Vec<u8>> {
@@ -89,7 +89,7 @@ fn read_head(path: &Path) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// Why the kernel will refuse a file that begins with `head`, if that is certain.
+/// Returns the reason why the kernel will refuse a file that begins with `head`, if that is certain.
 fn explain_head(head: &[u8]) -> Option<String> {
     if let Some(rest) = head.strip_prefix(b"#!") {
         let line = rest.split(|byte| *byte == b'\n').next().unwrap_or(rest);
@@ -100,7 +100,8 @@ fn explain_head(head: &[u8]) -> Option<String> {
         }
         return None;
     }
-    // Other formats may be registered with the kernel (binfmt_misc), so only what it always knows is judged.
+    // Other formats may be registered with the kernel (binfmt_misc), so only those that it always knows are
+    // checked.
     if head.starts_with(b"\x7fELF") {
         return explain_elf(head);
     }
@@ -121,12 +122,12 @@ const HOST_MACHINE: Option<u16> = if cfg!(target_arch = "x86_64") {
 fn explain_elf(head: &[u8]) -> Option<String> {
     let half = |at: usize| Some(u16::from_le_bytes([*head.get(at)?, *head.get(at + 1)?]));
     let (Some(kind), Some(machine)) = (half(16), half(18)) else {
-        return Some("it is not a whole ELF file".to_owned());
+        return Some("it is an incomplete ELF file".to_owned());
     };
     if kind == 1 {
         return Some("it is an object file; link it first, for example with 'hiroba cc'".to_owned());
     }
-    // A foreign machine may still run under an emulator that is registered with the kernel.
+    // A program for another machine may still run under an emulator that is registered with the kernel.
     let emulators = Path::new("/proc/sys/fs/binfmt_misc/register").exists();
     match HOST_MACHINE {
         Some(host) if host != machine && machine != 3 && !emulators => Some(format!(
@@ -136,7 +137,7 @@ fn explain_elf(head: &[u8]) -> Option<String> {
     }
 }
 
-/// The failure for an `execve` of `path` that the kernel refused after all.
+/// Returns the error for an `execve` of `path` that the kernel refused.
 pub fn refused(program: &OsStr, path: &Path, error: &io::Error) -> Failure {
     let name = program.to_string_lossy();
     let why = match error.raw_os_error() {
@@ -144,10 +145,10 @@ pub fn refused(program: &OsStr, path: &Path, error: &io::Error) -> Failure {
             "it is neither a binary for this machine nor a script that begins with #!".to_owned()
         }
         Some(libc::ENOENT) if path.exists() => {
-            "the interpreter or dynamic loader that it asks for does not exist".to_owned()
+            "the interpreter or dynamic loader that it names does not exist".to_owned()
         }
         Some(libc::ENOENT) => return Failure::not_found(format!("program '{name}' was not found")),
-        Some(libc::E2BIG) => "its arguments and the environment are too long together".to_owned(),
+        Some(libc::E2BIG) => "its arguments and environment together are too long".to_owned(),
         Some(libc::EAGAIN) => return super::lacks::too_many_processes(error),
         _ => system_words(error),
     };
@@ -164,7 +165,7 @@ mod tests {
         assert!(told(b"#!/no/such/interpreter -x\n").contains("/no/such/interpreter"));
         assert_eq!(explain_head(b"#! /bin/sh\necho"), None);
         assert_eq!(explain_head(b""), None);
-        assert!(told(b"\x7fELF").contains("whole"));
+        assert!(told(b"\x7fELF").contains("incomplete"));
         let mut object = [0u8; 64];
         object[..4].copy_from_slice(b"\x7fELF");
         object[16] = 1;

@@ -1,4 +1,4 @@
-//! Signals as events: blocked, read from a descriptor, with their names.
+//! Signals as events: blocked, read from a descriptor, and described by name.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,7 +15,7 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Whether `signal` was ignored.
+    /// Returns true if `signal` was ignored.
     pub fn ignores(&self, signal: i32) -> bool {
         FORWARDED.iter().zip(self.ignored).any(|(number, ignored)| *number == signal && ignored)
     }
@@ -32,15 +32,15 @@ fn empty_set() -> libc::sigset_t {
 fn own_signals() -> libc::sigset_t {
     let mut set = empty_set();
     for signal in FORWARDED.into_iter().chain([libc::SIGCHLD]) {
-        // SAFETY: `set` is an initialised set that nobody else refers to.
+        // SAFETY: `set` is an initialised set that is not shared.
         unsafe { libc::sigaddset(&mut set, signal) };
     }
     set
 }
 
-/// Blocks the signals that this process reads as events, and remembers how it found them.
+/// Blocks the signals that this process reads as events, and returns how it found them.
 ///
-/// Must be called while there is one thread: the mask is a thread's.
+/// Must be called while there is one thread, since the mask belongs to a thread.
 pub fn block() -> io::Result<Inherited> {
     let mut ignored = [false; FORWARDED.len()];
     for (slot, signal) in ignored.iter_mut().zip(FORWARDED) {
@@ -51,7 +51,7 @@ pub fn block() -> io::Result<Inherited> {
         let action = unsafe { action.assume_init() };
         *slot = asked == 0 && action.sa_sigaction == libc::SIG_IGN;
     }
-    // A parent that ignored SIGCHLD would have the kernel throw the nodes' statuses away.
+    // If the parent ignored SIGCHLD, the kernel would discard the nodes' statuses.
     // SAFETY: the default action runs no code of ours.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     let mut mask = empty_set();
@@ -60,7 +60,8 @@ pub fn block() -> io::Result<Inherited> {
     if result == 0 { Ok(Inherited { mask, ignored }) } else { Err(io::Error::from_raw_os_error(result)) }
 }
 
-/// Gives a child what this process inherited, but for SIGPIPE: Rust ignores it, programs expect its default.
+/// Restores in a child what this process inherited, except SIGPIPE: Rust ignores it, programs expect its
+/// default.
 pub fn restore(inherited: &Inherited) {
     // SAFETY: the default action runs no code of ours.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
@@ -68,12 +69,12 @@ pub fn restore(inherited: &Inherited) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &inherited.mask, std::ptr::null_mut()) };
 }
 
-/// A signal that came.
+/// A signal that has arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived {
     /// Its number.
     pub signal: i32,
-    /// Whether the kernel sent it (Ctrl-C, hangup): then the whole process group has got it.
+    /// Whether the kernel sent it (Ctrl-C, hangup), in which case the whole process group got it.
     pub from_terminal: bool,
 }
 
@@ -82,7 +83,7 @@ pub struct Arrived {
 pub struct SignalDescriptor(pub OwnedFd);
 
 impl SignalDescriptor {
-    /// Opens one for the signals that [`block`] blocked.
+    /// Opens a descriptor for the signals that [`block`] blocked.
     pub fn open() -> io::Result<SignalDescriptor> {
         // SAFETY: the set is initialised; -1 asks for a new descriptor.
         let fd = unsafe { libc::signalfd(-1, &own_signals(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
@@ -93,7 +94,8 @@ impl SignalDescriptor {
         Ok(SignalDescriptor(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// The next signal, if one is pending. Lower numbers come first, so a Ctrl-C is seen before the deaths it caused.
+    /// Returns the next signal, if one is pending. Lower numbers come first, so a Ctrl-C is seen before the
+    /// deaths that it caused.
     pub fn next(&self) -> Option<Arrived> {
         let mut record = [0u8; size_of::<libc::signalfd_siginfo>()];
         let got = rustix::io::read(&self.0, &mut record).ok()?;
@@ -107,7 +109,7 @@ impl SignalDescriptor {
     }
 }
 
-/// A signal's number and name, as in `signal 11 (SIGSEGV)`.
+/// Formats a signal's number and name, as in `signal 11 (SIGSEGV)`.
 pub fn describe(signal: i32) -> String {
     let name = match signal {
         libc::SIGHUP => "SIGHUP",

@@ -1,14 +1,14 @@
 //! Starts the nodes: sockets, control channels, fork, exec.
 //!
-//! Every node is forked before any program is executed: the children wait at a gate (a pipe whose write
-//! end the launcher holds), so a job for which there is no room ends before the program starts.
+//! Every node is forked before any program is executed: the children wait at a gate (a pipe whose write end
+//! the launcher holds), so a job for which there is no room ends before the program starts.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hiroba_base::NodeId;
@@ -21,6 +21,7 @@ use rustix::thread::CpuSet;
 
 use super::debug::Debugger;
 use super::endpoints::Endpoints;
+use super::executables::{self, PTHREAD_VARIABLE};
 use super::guardian;
 use super::handover::Handover;
 use super::lacks::{no_descriptor, too_many_processes};
@@ -30,6 +31,7 @@ use super::output::{OutputPipe, Piped, Sink};
 use super::preload::{self, PRELOAD_VARIABLE};
 use super::processors;
 use super::signals::{self, Inherited};
+use super::tls_filler::Filler;
 use crate::failure::{Failure, STATUS_HIROBA, system_words};
 use crate::run::options::RunOptions;
 
@@ -38,8 +40,8 @@ const NODE_VARIABLE: &str = "HIROBA_NODE";
 /// Tells a wrapper script how many nodes there are.
 const NODES_VARIABLE: &str = "HIROBA_NODES";
 
-/// Has languages that do not write through the C library hand on each line at once, as `hiroba_init` has that do: a node that dies has
-/// no time for what it kept. To a terminal they write so anyway.
+/// Makes languages that do not write through the C library pass on each line at once, as `hiroba_init` makes
+/// that library do: a node that dies has no time to write its buffers. They do so on a terminal anyway.
 const LINES_AT_ONCE: [(&str, &str); 2] =
     [("PYTHONUNBUFFERED", "1"), ("GFORTRAN_UNBUFFERED_PRECONNECTED", "y")];
 
@@ -49,38 +51,38 @@ pub struct Spawned {
     pub pid: Pid,
     /// The launcher's end of the door, non-blocking.
     pub door: OwnedFd,
-    /// What it writes, as far as that comes through pipes.
+    /// The pipes of its output, if it has any.
     pub output: Vec<OutputPipe>,
 }
 
 /// What the nodes of one machine run.
 #[derive(Clone, Copy)]
 pub struct Launch<'a> {
-    /// The job, as the first node of this machine sees it; what differs from node to node is filled in.
+    /// The job's description for the first node of this machine; what differs from node to node is filled in.
     pub job: &'a JobDescription,
-    /// How many nodes run here, numbered on from the first.
+    /// How many nodes run here, numbered from the first.
     pub nodes: u16,
     /// The program as the user named it.
     pub program: &'a OsString,
-    /// The file to execute for it.
+    /// The file to execute.
     pub path: &'a Path,
     /// Its arguments.
     pub arguments: &'a [OsString],
     /// Variables to set in the environment.
     pub variables: &'a [(OsString, OsString)],
-    /// What of that which the nodes write comes through pipes, not to this process's own streams.
+    /// Which of the nodes' output goes through pipes instead of to this process's own streams.
     pub piped_output: Piped,
     /// The debugger, if any node runs under one.
     pub debugger: Option<&'a Debugger>,
-    /// Whether each node gets processors of its own, where there are enough.
+    /// Whether each node gets processors of its own, if there are enough.
     pub bind: bool,
-    /// Whether the processors are kept from sleeping deeply.
+    /// Whether the processors are kept out of deep sleep.
     pub low_latency: bool,
     /// The limits on open descriptors.
     pub limit: NodeLimit,
     /// How this process found its signals.
     pub inherited: &'a Inherited,
-    /// Is told how many nodes have been started so far.
+    /// Called with the number of nodes that have been started so far.
     pub started: &'a dyn Fn(usize),
 }
 
@@ -90,16 +92,17 @@ pub struct Job {
     pub nodes: Vec<Spawned>,
     /// Dropping it lets the nodes execute the program.
     pub gate: OwnedFd,
-    /// Carries an [`ExecReport`] from each node whose program could not be executed; ends when all others were.
+    /// Carries an [`ExecReport`] from each node whose program could not be executed. It ends when all others
+    /// were executed.
     pub reports: OwnedFd,
     /// What they get when they join.
     pub handover: Handover,
 }
 
-/// Why a node did not get as far as its program.
+/// The reason why a node did not start its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExecReport {
-    /// Whether `execve` failed, or something before it.
+    /// Whether `execve` failed, rather than something before it.
     pub in_exec: bool,
     /// The error number.
     pub errno: i32,
@@ -114,13 +117,13 @@ impl ExecReport {
         [u8::from(self.in_exec), a, b, c, d]
     }
 
-    /// Decodes what [`encode`](Self::encode) made.
+    /// Decodes the result of [`encode`](Self::encode).
     pub fn decode([in_exec, a, b, c, d]: [u8; Self::BYTES]) -> ExecReport {
         ExecReport { in_exec: in_exec == 1, errno: i32::from_ne_bytes([a, b, c, d]) }
     }
 }
 
-/// Starts all nodes of this machine, up to the gate. There is a trace for each, when the run is traced.
+/// Starts all nodes of this machine, up to the gate. `traces` has one file per node if the run is traced.
 pub fn spawn(launch: &Launch, endpoints: Endpoints, traces: Vec<OwnedFd>) -> Result<Job, Failure> {
     let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| no_descriptor(&error.into()));
     let (gate_in, gate_out) = pipe()?;
@@ -135,14 +138,14 @@ pub fn spawn(launch: &Launch, endpoints: Endpoints, traces: Vec<OwnedFd>) -> Res
         reports: reports_out.as_fd(),
         null: null.as_fd(),
         debugger: launch.debugger.map(|debugger| debugger.node),
-        program: Program::new(launch),
+        program: Program::new(launch)?,
         processors: launch
             .bind
             .then(|| processors::partition(launch.nodes, launch.job.threads_per_node))
             .flatten(),
         persona: persona(),
     };
-    // The gate must not open before those who wait there are dead: no program starts in a job that cannot.
+    // The children must be dead before the gate opens, so that no program starts in a job that cannot run.
     let nodes = fork_all(&common).inspect_err(|_| _ = guardian::kill_descendants())?;
     let description = JobDescription {
         bound: common.processors.is_some(),
@@ -180,7 +183,8 @@ fn fork_all(common: &Common) -> Result<Vec<Spawned>, Failure> {
     Ok(nodes)
 }
 
-/// A new job, as its first node sees it. `hosts` tells the machine of each node, `addresses` where its socket is bound.
+/// Describes a new job for its first node. `hosts` gives the machine of each node, `addresses` where its
+/// socket is bound.
 pub fn describe_job(
     options: &RunOptions,
     hosts: Vec<u16>,
@@ -207,7 +211,7 @@ pub fn describe_job(
     })
 }
 
-/// Unlike the job's number this must be the kernel's own randomness.
+/// Makes the job's key. Unlike the job's number it must come from the kernel's randomness.
 fn random_key() -> Result<JobKey, Failure> {
     JobKey::made_by(|key| {
         match rustix::rand::getrandom(&mut key[..], rustix::rand::GetRandomFlags::empty()) {
@@ -225,7 +229,7 @@ fn random_key() -> Result<JobKey, Failure> {
 
 fn random_number() -> u64 {
     let mut bytes = [0u8; 8];
-    // It only keeps jobs apart: without the kernel's randomness the clock and the pid do that well enough.
+    // The number only distinguishes jobs: without the kernel's randomness the clock and the pid suffice.
     if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) != Ok(bytes.len()) {
         let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         return clock.as_nanos() as u64 ^ (u64::from(std::process::id()) << 40);
@@ -233,13 +237,13 @@ fn random_number() -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// Makes a door: the launcher's end and the one that all processes of the node inherit.
+/// Makes a door: the launcher's end, and the one that all processes of the node inherit.
 fn open_door() -> Result<(OwnedFd, OwnedFd), Failure> {
     let failed = |error: rustix::io::Errno| no_descriptor(&error.into());
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(failed)?;
-    // The credentials tell which process joins when the node's own is only a wrapper.
+    // The credentials tell which process joins when the node's own process is only a wrapper.
     rustix::net::sockopt::set_socket_passcred(&ours, true).map_err(failed)?;
     rustix::io::ioctl_fionbio(&ours, true).map_err(failed)?;
     Ok((ours, theirs))
@@ -248,9 +252,9 @@ fn open_door() -> Result<(OwnedFd, OwnedFd), Failure> {
 /// The node's end of a pipe.
 struct NodeOutput {
     fd: OwnedFd,
-    /// It is its standard output, …
+    /// Whether it is the node's standard output.
     out: bool,
-    /// … its standard error, or both.
+    /// Whether it is the node's standard error.
     error: bool,
 }
 
@@ -270,12 +274,15 @@ fn output_pipes(piped: Piped) -> Result<(Vec<OutputPipe>, Vec<NodeOutput>), Fail
     Ok((ours, theirs))
 }
 
-/// What `execve` takes, but for what differs from node to node.
+/// The arguments of `execve`, except those that differ from node to node.
 struct Program {
     command: CommandLine,
     environment: Vec<CString>,
     preload: Option<CString>,
-    /// The node under the debugger, what is executed for it, and whether that sees to preloading itself.
+    /// Open until all nodes have it.
+    _fillers: Vec<Filler>,
+    /// The node under the debugger, what is executed for it, and whether the debugger arranges preloading
+    /// itself.
     debugged: Option<(NodeId, CommandLine, bool)>,
 }
 
@@ -293,13 +300,14 @@ impl CommandLine {
     }
 }
 
-/// Arguments and environment come from the kernel or the command line, where no NUL can be.
+/// Makes a C string. Arguments and environment come from the kernel or the command line, which contain no
+/// NUL.
 fn c_string(text: &OsStr) -> CString {
     CString::new(text.as_bytes()).unwrap_or_default()
 }
 
 impl Program {
-    fn new(launch: &Launch) -> Program {
+    fn new(launch: &Launch) -> Result<Program, Failure> {
         let Launch { program, path, arguments, variables, .. } = *launch;
         let is_ours = |name: &OsStr| {
             [CONTROL_FD_VARIABLE, NODE_VARIABLE, NODES_VARIABLE, PRELOAD_VARIABLE]
@@ -310,7 +318,13 @@ impl Program {
             let set = variables.iter().rev().find(|(variable, _)| variable == name);
             set.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
         };
-        let preload = preload::value(path, given(PRELOAD_VARIABLE).as_deref());
+        let pthread = given(PTHREAD_VARIABLE).is_some();
+        let variables_of = || Filler::make(executables::thread_locals(path));
+        let fillers =
+            if pthread { variables_of().map_err(|error| no_descriptor(&error))? } else { Vec::new() };
+        let filler_paths: Vec<PathBuf> = fillers.iter().map(Filler::path).collect();
+        let before = executables::preloaded(|name| given(name).is_some());
+        let preload = preload::value(path, given(PRELOAD_VARIABLE).as_deref(), &before, &filler_paths);
         let defaults = LINES_AT_ONCE.into_iter().filter(|(name, _)| given(name).is_none());
         let defaults = defaults.map(|(name, value)| variable(OsString::from(name), OsStr::new(value)));
         let defaults: Vec<CString> =
@@ -327,12 +341,13 @@ impl Program {
                 debugger.command(path, arguments, launch.job.coherence.fault_source, preload.as_deref());
             (debugger.node, CommandLine::new(debugger.path(), command.iter()), debugger.preloads())
         });
-        Program {
+        Ok(Program {
             command: CommandLine::new(path, std::iter::once(program).chain(arguments)),
             environment: environment.collect(),
             preload: preload.map(|value| variable(OsString::from(PRELOAD_VARIABLE), &value)),
+            _fillers: fillers,
             debugged,
-        }
+        })
     }
 
     fn environment(&self, node: NodeId, nodes: u16, control: RawFd) -> Vec<CString> {
@@ -372,13 +387,13 @@ struct Common<'a> {
     /// The node under the debugger.
     debugger: Option<NodeId>,
     program: Program,
-    /// Each node's processors, where it gets its own.
+    /// Each node's processors, if it gets its own.
     processors: Option<Vec<CpuSet>>,
     /// This process's execution domain (personality(2)).
     persona: libc::c_int,
 }
 
-/// This process's execution domain; 0, the ordinary one, where a sandbox forbids to ask.
+/// Returns this process's execution domain; 0, the ordinary one, if a sandbox forbids asking.
 fn persona() -> libc::c_int {
     const ASK: libc::c_ulong = 0xffff_ffff;
     // SAFETY: this argument asks and changes nothing.
@@ -388,7 +403,7 @@ fn persona() -> libc::c_int {
 /// A forked child.
 struct Child<'a> {
     node: NodeId,
-    /// Its place among the nodes of this machine.
+    /// Its index among the nodes of this machine.
     place: usize,
     common: &'a Common<'a>,
     /// Its end of the door.
@@ -414,12 +429,12 @@ impl Child<'_> {
         unsafe { libc::close(self.common.gate_out.as_raw_fd()) };
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         if getppid() != Some(self.common.supervisor) {
-            // The supervisor died before it could take this process with it.
+            // The supervisor died before it could end this process.
             // SAFETY: as above.
             unsafe { libc::_exit(i32::from(STATUS_HIROBA)) };
         }
-        // Functions and tables must lie at equal addresses on all nodes, for pointers to them lie in shared memory. A node
-        // that has joined takes this back for what it executes later (`Runtime::join`).
+        // Functions and tables must have the same addresses on all nodes, since shared memory contains
+        // pointers to them. A node that has joined resets this for what it executes later (`Runtime::join`).
         let fixed = self.common.persona | libc::ADDR_NO_RANDOMIZE;
         // SAFETY: changes how this process's next execve lays out memory, nothing now.
         unsafe { libc::personality(fixed as libc::c_ulong) };
@@ -434,7 +449,8 @@ impl Child<'_> {
             rustix::stdio::dup2_stdin(self.common.null)?;
         }
         if self.common.debugger.is_some_and(|debugged| debugged != self.node) {
-            // The terminal's Ctrl-C is for the debugger, at whose prompt the launcher's group has the terminal.
+            // The terminal's Ctrl-C is for the debugger; at its prompt the launcher's group owns the
+            // terminal.
             rustix::process::setpgid(None, None)?;
         }
         for NodeOutput { fd, out, error } in self.output {

@@ -1,4 +1,4 @@
-//! Brings a job to its gates: on this machine alone, or on the hosts of a file.
+//! Brings a job to its gates, on this machine only or on several hosts.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::debug::Debugger;
 use super::endpoints::Endpoints;
+use super::executables;
 use super::guardian::Front;
 use super::hosts::{self, Host, PlacedHost};
 use super::limits;
@@ -36,15 +37,16 @@ use crate::silence::Silence;
 
 /// How long a host may take to greet: longer than ssh tries to connect.
 const GREETING_LIMIT: Duration = Duration::from_secs(20);
-/// How long it may take to start its nodes.
+/// How long a host may take to start its nodes.
 const PREPARING_LIMIT: Duration = Duration::from_secs(60);
 
-/// Variables with these prefixes pass to the nodes of other hosts, beside those of -x.
+/// Prefixes of variables that are passed to nodes of other hosts, beside those of -x.
 const PASSED_PREFIXES: [&[u8]; 2] = [b"HIROBA_", b"OMP_"];
 
-/// What a job is started from.
+/// The input for starting a job.
 pub struct Plan<'a> {
-    /// What the user wants. Of a job on several hosts, the number of nodes is settled when all hosts have answered.
+    /// The user's options. For a job on several hosts, the number of nodes is settled when all hosts have
+    /// answered.
     pub options: &'a RunOptions,
     /// The hosts; none for a job on this machine alone.
     pub hosts: &'a [PlacedHost],
@@ -54,13 +56,13 @@ pub struct Plan<'a> {
 
 /// A job whose nodes wait at the gates.
 pub struct Started {
-    /// Watches over it.
+    /// The supervisor of the job.
     pub supervisor: Supervisor,
-    /// Lets the nodes of this machine execute the program; the supervisor lets the others.
+    /// Dropping it lets the nodes of this machine execute the program; the supervisor releases the others.
     pub gate: OwnedFd,
     /// How many nodes it has.
     pub nodes: u16,
-    /// To be kept while it runs.
+    /// Must be kept while the job runs.
     pub wakefulness: Option<Wakefulness>,
 }
 
@@ -72,7 +74,7 @@ pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Resul
     let share = Share::of(plan, options, &remote)?;
     if plan.hosts.len() > 1 && !options.transport.fabric.crosses_hosts() {
         return Err(Failure::new(format!(
-            "the fabric {} joins processes of one machine alone; use --fabric udp or tcp with --hosts",
+            "the fabric {} connects processes of one machine only; use --fabric udp or tcp with --hosts",
             options.transport.fabric.name()
         ))
         .into());
@@ -122,6 +124,7 @@ pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Resul
         }
     }
     let watched = Watched {
+        has_own_threads: executables::has_own_threads(&options.program),
         races: options.coherence.races,
         debugging: plan.debugger.is_some(),
         dead_after,
@@ -136,12 +139,12 @@ pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Resul
 
 /// Which nodes run where.
 struct Share {
-    /// How many nodes each host of the file has, in its order; for a job on this machine alone, one entry.
+    /// How many nodes each host of the file has, in its order; one entry for a job on this machine only.
     nodes: Vec<u16>,
     /// The number of this machine's first node, if it has any.
     first_here: usize,
     nodes_here: u16,
-    /// Where the nodes of this machine are reached.
+    /// The address at which the nodes of this machine are reached.
     address: IpAddr,
 }
 
@@ -176,7 +179,7 @@ fn first_of(nodes: &[u16], host: usize) -> usize {
     nodes[..host].iter().map(|nodes| usize::from(*nodes)).sum()
 }
 
-/// A debugger needs the terminal, which other hosts have not.
+/// Checks that the debugged node runs on this machine, since a debugger needs the terminal.
 fn check_debugged(plan: &Plan, share: &Share) -> Result<(), Failure> {
     let Some(debugger) = plan.debugger else { return Ok(()) };
     let here = share.first_here..share.first_here + usize::from(share.nodes_here);
@@ -215,10 +218,8 @@ impl Ground {
             piped = Piped::NONE;
             limit = prepare(piped);
             if limit.is_ok() {
-                say(
-                    "the limit on open files leaves no pipes for what the nodes write, so that lines of theirs that are \
-                     longer than 4096 bytes can be mixed; raise 'ulimit -n', or use fewer nodes (-n)",
-                );
+                say("the limit on open files leaves no pipes for the nodes' output, so lines \
+                     longer than 4096 bytes may be mixed; raise 'ulimit -n', or use fewer nodes (-n)");
             }
         }
         let limit = limit?;
@@ -234,11 +235,11 @@ impl Ground {
     }
 }
 
-/// What of that which the nodes write this process must put together to whole lines.
+/// Returns which output of the nodes this process must collect into whole lines.
 fn piped_output(options: &RunOptions, debugging: bool) -> Piped {
     match options.nodes {
         _ if options.reports.label => Piped::EACH,
-        // It writes alone, or the debugger needs the terminal.
+        // One node writes alone; a debugger needs the terminal.
         1 => Piped::NONE,
         _ if debugging => Piped::NONE,
         _ => Piped::for_several(),
@@ -253,7 +254,7 @@ struct Remote<'a> {
 }
 
 impl Remote<'_> {
-    /// Has all hosts greet, and settles how many nodes the job has.
+    /// Waits until all hosts have greeted, and settles how many nodes the job has.
     fn reach(&mut self, plan: &Plan) -> Result<RunOptions, Stop> {
         let mut options = plan.options.clone();
         if plan.hosts.is_empty() {
@@ -278,7 +279,7 @@ impl Remote<'_> {
         hosts::share(&hosts, &cores, plan.options.nodes_asked, plan.options.threads_per_node)
     }
 
-    /// Has all hosts make the endpoints of their nodes.
+    /// Makes all hosts create the endpoints of their nodes.
     fn bind(&mut self, plan: &Plan, options: &RunOptions, share: &Share) -> Result<(), Stop> {
         let elsewhere = plan.hosts.iter().enumerate().filter(|(_, host)| !host.is_here);
         for (host, (place, placed)) in self.hosts.iter_mut().zip(elsewhere) {
@@ -292,7 +293,7 @@ impl Remote<'_> {
         self.await_all("have made their endpoints", PREPARING_LIMIT, |host| host.answers.addresses.is_some())
     }
 
-    /// Where the sockets of all nodes are bound, by node.
+    /// Returns the addresses of the sockets of all nodes, by node.
     fn all_addresses(&self, plan: &Plan, endpoints: &Endpoints) -> Vec<SocketAddr> {
         let mut others = self.hosts.iter().filter_map(|host| host.answers.addresses.as_ref());
         let of_hosts = plan.hosts.iter().map(|host| host.is_here);
@@ -305,7 +306,7 @@ impl Remote<'_> {
             .collect()
     }
 
-    /// Has all hosts start their nodes, up to the gates.
+    /// Makes all hosts start their nodes, up to the gates.
     fn prepare(&mut self, options: &RunOptions, job: &JobDescription) -> Result<(), Failure> {
         if self.hosts.is_empty() {
             return Ok(());
@@ -331,7 +332,7 @@ impl Remote<'_> {
         Ok(())
     }
 
-    /// Waits until all hosts have answered; that is, `have` done something.
+    /// Waits until all hosts have answered. `have` describes the answer in messages.
     fn await_all(
         &mut self,
         have: &str,
@@ -374,11 +375,11 @@ impl Remote<'_> {
         let _ = poll(&mut sources, Some(&limit));
     }
 
-    /// The user may not want to wait.
+    /// Checks whether the user has cancelled the job.
     fn look_for_front(&self) -> Result<(), Stop> {
         let mut wish = None;
         while let Some(arrived) = self.arrivals.next() {
-            // Commands that reach hosts end before they are asked to only to say why: that is heard on their channels.
+            // Commands that reach hosts end early only on errors, which are read from their channels.
             wish = wish.or(Some(arrived.signal).filter(|signal| *signal != libc::SIGCHLD));
         }
         let mut ready = [PollFd::new(&self.front.signals, PollFlags::IN)];
@@ -407,7 +408,7 @@ fn bytes_of(text: &OsStr) -> Vec<u8> {
     text.as_bytes().to_vec()
 }
 
-/// What the environment of nodes on other hosts has beside that of a login there.
+/// Returns the variables that nodes on other hosts get beside those of a login there.
 fn passed_variables(options: &RunOptions) -> Vec<(ByteBuf, ByteBuf)> {
     let passes = |name: &OsString| {
         PASSED_PREFIXES.iter().any(|prefix| name.as_bytes().starts_with(prefix)) && name != AGENT_VARIABLE

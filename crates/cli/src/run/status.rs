@@ -14,7 +14,7 @@ pub enum End {
 }
 
 impl End {
-    /// What `waitpid` told; nothing when the process has not ended.
+    /// Converts the result of `waitpid`; `None` if the process has not ended.
     pub fn from_wait(status: WaitStatus) -> Option<End> {
         match (status.exit_status(), status.terminating_signal()) {
             (Some(status), _) => Some(End::Exited(status as u8)),
@@ -23,7 +23,7 @@ impl End {
         }
     }
 
-    /// The exit status that stands for it.
+    /// Returns the exit status that represents this end.
     pub fn status(self) -> u8 {
         match self {
             End::Exited(status) => status,
@@ -31,7 +31,7 @@ impl End {
         }
     }
 
-    /// Killed by what the program itself did, which a debugger shows.
+    /// Returns true if the program's own actions killed it, which a debugger shows.
     pub fn is_of_the_programs_making(self) -> bool {
         let signals = [
             libc::SIGSEGV,
@@ -45,7 +45,7 @@ impl End {
         matches!(self, End::Killed(signal) if signals.contains(&signal))
     }
 
-    /// As the end of a sentence that begins with the node: "exited with status 3".
+    /// Describes the end for a sentence that begins with the node: "exited with status 3".
     pub fn describe(self) -> String {
         match self {
             End::Exited(status) => format!("exited with status {status}"),
@@ -54,13 +54,13 @@ impl End {
     }
 }
 
-/// 128 + the signal.
+/// Returns 128 + the signal.
 pub fn killed_status(signal: i32) -> u8 {
     128u8.saturating_add(u8::try_from(signal).unwrap_or(u8::MAX))
 }
 
-/// Node 0's status if not zero, else the first other node's that is not. `None` stands for a node that the
-/// launcher ended: it does not count.
+/// Returns node 0's status if it is not zero, else the first nonzero one of another node. `None` stands for a
+/// node that the launcher ended, which does not count.
 pub fn job_status(ends: impl Iterator<Item = Option<End>>) -> u8 {
     ends.flatten().map(End::status).find(|status| *status != 0).unwrap_or(0)
 }
@@ -83,7 +83,7 @@ pub fn name_nodes(which: &[usize], nodes: usize) -> String {
     }
 }
 
-/// "the node", "both nodes", "all 4 nodes".
+/// Names all nodes: "the node", "both nodes", "all 4 nodes".
 pub fn all_nodes(nodes: usize) -> String {
     match nodes {
         1 => "the node".to_owned(),

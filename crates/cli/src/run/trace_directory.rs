@@ -1,8 +1,9 @@
-//! The directory of `--trace DIR`: made ready before the job starts, so that an hour's run is not lost to a typing error.
+//! The directory of `--trace DIR`: prepared before the job starts, so that an hour's run is not lost to a
+//! typing error.
 //!
-//! It is opened once. All that is done in it afterwards is done relative to that descriptor, so it does not matter what becomes of
-//! the path meanwhile. Nobody but the user may have put anything there: the directory is the user's own, and nobody else may
-//! write to it.
+//! The directory is opened once, and every later operation is relative to that descriptor, so that changes of
+//! the path do not matter. The directory must belong to the user and be writable for no other user, so that
+//! all its content is the user's.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +17,7 @@ use rustix::io::Errno;
 use crate::failure::{Failure, system_words};
 use crate::run::options::RunOptions;
 
-/// Where the trace of the run that is about to begin goes.
+/// The directory that the trace of the coming run goes to.
 #[derive(Debug)]
 pub struct TraceDirectory {
     path: PathBuf,
@@ -26,7 +27,8 @@ pub struct TraceDirectory {
 }
 
 impl TraceDirectory {
-    /// Makes the directory ready for a run. What is in it already would be taken for the run's, so it must be new or empty.
+    /// Prepares the directory for a run. It must be new or empty, since other files would be taken for the
+    /// run's.
     pub fn open(path: &Path, options: &RunOptions) -> Result<TraceDirectory, Failure> {
         let created = match mkdirat(CWD, path, Mode::RWXU) {
             Ok(()) => true,
@@ -36,7 +38,7 @@ impl TraceDirectory {
         let directory = open_own(path)?;
         if names(&directory).map_err(|errno| unusable(path, errno))?.next().is_some() {
             return Err(Failure::new(format!(
-                "expected a new or an empty directory after --trace, got '{}', which holds files; remove them, or name another",
+                "expected a new or an empty directory after --trace, got '{}', which contains files; remove them, or name another",
                 path.display()
             )));
         }
@@ -61,7 +63,7 @@ impl TraceDirectory {
         }
     }
 
-    /// Files for the traces of `nodes` nodes, from `first` on.
+    /// Creates the trace files of `nodes` nodes, from `first` on.
     pub fn open_files(&self, first: usize, nodes: u16) -> Result<Vec<OwnedFd>, Failure> {
         let open = |place: u16| {
             let made = create(&self.directory, &node_file_name(NodeId(first as u16 + place)));
@@ -79,17 +81,17 @@ impl TraceDirectory {
         })
     }
 
-    /// Notes how the run ended.
+    /// Records how the run ended.
     pub fn conclude(mut self, nodes: u16, status: u8) -> Result<(), Failure> {
         (self.job.nodes, self.job.exit_status) = (nodes, Some(status));
         self.write_job()
     }
 
-    /// The job never started: leaves nothing behind.
+    /// Removes everything, because the job never started.
     pub fn discard(self) {
         let Ok(names) = names(&self.directory) else { return };
         for name in names {
-            // The directory was empty: all of it is this run's.
+            // The directory was empty, so every file is this run's.
             let _ = unlinkat(&self.directory, &name, AtFlags::empty());
         }
         if self.created {
@@ -98,14 +100,14 @@ impl TraceDirectory {
     }
 }
 
-/// Opens a directory that is the user's own and that nobody else may write to.
+/// Opens a directory that belongs to the user and that no other user may write to.
 fn open_own(path: &Path) -> Result<OwnedFd, Failure> {
     let shown = path.display();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = openat(CWD, path, flags, Mode::empty()).map_err(|errno| match errno {
-        // Which of the two a link gives depends on the kernel.
+        // Which of the two errors a link gives depends on the kernel.
         Errno::LOOP | Errno::NOTDIR if path.is_symlink() => {
-            cannot_write(path, "it is a symbolic link, which another user may lead elsewhere")
+            cannot_write(path, "it is a symbolic link, whose target another user may change")
         }
         errno => unusable(path, errno),
     })?;
@@ -119,14 +121,14 @@ fn open_own(path: &Path) -> Result<OwnedFd, Failure> {
     }
     if Mode::from_raw_mode(status.st_mode).intersects(Mode::WGRP | Mode::WOTH) {
         return Err(Failure::new(format!(
-            "expected a directory after --trace that nobody else may write to, got '{shown}', which others may; \
+            "expected a directory after --trace that no other user may write to, got '{shown}', which others may; \
              use 'chmod go-w' on it, or name a new one"
         )));
     }
     Ok(directory)
 }
 
-/// The names in a directory, without itself and the one above.
+/// Returns the names in a directory, except `.` and `..`.
 fn names(directory: impl AsFd) -> rustix::io::Result<impl Iterator<Item = std::ffi::CString>> {
     let entries = Dir::read_from(directory)?.flatten().map(|entry| entry.file_name().to_owned());
     Ok(entries.filter(|name| ![c".", c".."].contains(&name.as_c_str())))

@@ -1,15 +1,18 @@
-//! Finds out that a job can never end because all its threads wait for each other, and says who waits for what.
+//! Detects that a job can never end because all its threads wait for each other, and describes what each
+//! waits for.
 //!
-//! Each node reports while all its threads wait, once a second. Three facts together prove that nobody will ever go on:
-//! 1. Every node has reported, then (the first reports being complete) reported the same again. A report carries counts of the waits
-//!    that began or ended and of messages sent and received, so an equal one says that nothing has happened in
-//!    between: there is a moment, the one at which the first reports were complete, at which all nodes waited.
-//! 2. At that moment as many messages had been received as sent: none was on its way that could wake anybody.
+//! Each node reports once a second while all its threads wait. Three facts together prove a deadlock:
+//! 1. Every node has reported, and after the first reports were complete reported the same again. A report
+//!    contains the number of waits that began or ended and of messages sent and received, so an equal report
+//!    shows that nothing has happened in between. So there is a moment, at which the first reports were
+//!    complete, when all nodes waited.
+//! 2. At that moment as many messages had been received as sent: no message was in flight that could wake a
+//!    thread.
 //! 3. Every node is still part of the job: none is starting, leaving or gone.
 //!
-//! (The four-counter method of F. Mattern, "Algorithms for distributed termination detection", 1987.) A second report proves
-//! something only if it was *sent* after the first ones were complete. One that had been queued before would not: so it counts only
-//! when the node's channel has been seen empty in between.
+//! (The four-counter method of F. Mattern, "Algorithms for distributed termination detection", 1987.) A
+//! second report proves something only if it was *sent* after the first ones were complete, which is not so
+//! if it had been queued before. So it counts only if the node's channel has been seen empty in between.
 
 use std::collections::BTreeMap;
 
@@ -18,16 +21,16 @@ use hiroba_wire::control::{ThreadWait, WaitReport};
 use crate::quantities::counted;
 use crate::symbols::Symboliser;
 
-/// More lines than this say who waits by groups of threads that wait in the same place.
+/// With more lines than this, threads are listed by groups that wait in the same place.
 const LINES_MAX: usize = 16;
 
 /// What is known about one node's waiting.
 #[derive(Debug, Default)]
 struct Watched {
     report: Option<WaitReport>,
-    /// Its channel was seen empty after the first reports were complete.
+    /// Whether its channel was seen empty after the first reports were complete.
     drained: bool,
-    /// It has said the same again after that.
+    /// Whether it has reported the same again after that.
     confirmed: bool,
 }
 
@@ -35,24 +38,25 @@ struct Watched {
 #[derive(Debug)]
 pub struct WaitWatch {
     nodes: Vec<Watched>,
-    /// Every node's latest report is there.
+    /// Whether every node's latest report has arrived.
     complete: bool,
-    /// How often the first reports have been others.
+    /// How many times the first reports have changed.
     round: u64,
 }
 
 impl WaitWatch {
-    /// Watches a job of so many nodes, none of which waits yet.
+    /// Watches a job of `nodes` nodes, none of which waits yet.
     pub fn new(nodes: usize) -> WaitWatch {
         WaitWatch { nodes: (0..nodes).map(|_| Watched::default()).collect(), complete: false, round: 0 }
     }
 
-    /// Changes when the first reports do: who is asked in a round whether a channel is empty must hear it in the same one.
+    /// Returns a number that changes when the first reports do. An answer that a channel is empty counts only
+    /// if the question was asked in the same round.
     pub fn round(&self) -> u64 {
         self.round
     }
 
-    /// A node has reported. Whether it is proved now that nobody can go on.
+    /// Takes a node's report. Returns true if a deadlock is proved.
     pub fn report(&mut self, node: usize, report: WaitReport) -> bool {
         let Some(watched) = self.nodes.get_mut(node) else { return false };
         if watched.report.as_ref() == Some(&report) {
@@ -64,7 +68,7 @@ impl WaitWatch {
         false
     }
 
-    /// Everything that a node had sent by now has been read.
+    /// Notes that everything that a node had sent so far has been read.
     pub fn drained(&mut self, node: usize) {
         if self.complete
             && let Some(watched) = self.nodes.get_mut(node)
@@ -73,7 +77,7 @@ impl WaitWatch {
         }
     }
 
-    /// The first reports count from now on, if they are complete.
+    /// Takes the present reports as the first ones, if they are complete.
     fn begin_anew(&mut self) {
         self.round += 1;
         self.complete = self.nodes.iter().all(|watched| watched.report.is_some());
@@ -97,7 +101,7 @@ impl WaitWatch {
         reports.enumerate().filter_map(|(node, report)| Some((node, report?)))
     }
 
-    /// Who waits for what, a line each.
+    /// Describes what each thread waits for, in lines.
     pub fn describe(&self, symbols: &Symboliser) -> Vec<String> {
         let mut holders: BTreeMap<u32, (usize, u32)> = BTreeMap::new();
         for (node, report) in self.reports() {
@@ -166,7 +170,7 @@ fn describe_wait(
                 text.push_str(", held by ");
                 text.push_str(&thread_name(several, *node, *thread));
             }
-            None => text.push_str(", held by nobody"),
+            None => text.push_str(", not held"),
         }
     }
     text
@@ -187,7 +191,7 @@ mod tests {
         }
     }
 
-    /// A report that comes alone: the channel is empty behind it.
+    /// Reports alone: the channel is empty after the report.
     fn tell(watch: &mut WaitWatch, node: usize, report: WaitReport) -> bool {
         let proved = watch.report(node, report);
         watch.drained(node);
@@ -227,7 +231,7 @@ mod tests {
             assert!(!tell(&mut watch, 0, report(1, 7, 5)));
             assert!(!tell(&mut watch, 1, report(1, 5, 6)));
         }
-        // It has arrived and changed nothing.
+        // The message has arrived and changed nothing.
         assert!(!tell(&mut watch, 1, report(1, 5, 7)));
         assert!(!tell(&mut watch, 0, report(1, 7, 5)));
         assert!(!tell(&mut watch, 1, report(1, 5, 7)));
@@ -241,7 +245,7 @@ mod tests {
             assert!(!tell(&mut watch, 0, report(1, 1, 1)));
             assert!(!tell(&mut watch, 1, report(generation, 1, 1)));
         }
-        // Slow progress between reports shows in the counts alone.
+        // Slow progress between reports shows only in the counts.
         for sent in 0..100 {
             assert!(!tell(&mut watch, 0, report(1, sent, 1)));
             assert!(!tell(&mut watch, 1, report(1, 1, sent)));
@@ -250,8 +254,9 @@ mod tests {
 
     #[test]
     fn reports_that_waited_in_a_channel_prove_nothing() {
-        // The launcher was stopped. Node 0 has waited, said so three times, and was then woken by a message of node 1, which it
-        // answered; node 1 has waited since. The sums are equal, and yet node 0 computes.
+        // The launcher was stopped. Node 0 has waited, has reported so three times, and was then woken by a
+        // message of node 1, which it answered; node 1 has waited since. The sums are equal although node 0
+        // computes.
         let mut watch = WaitWatch::new(2);
         assert!(!watch.report(1, report(1, 4, 4)), "from before the stop");
         watch.drained(1);
@@ -265,7 +270,7 @@ mod tests {
         watch.drained(1);
         assert!(!watch.report(1, report(2, 6, 6)), "node 0 has said nothing since");
         watch.drained(1);
-        // Not even when the next report of node 0 had been sent in time to be read behind those.
+        // Even if the next report of node 0 was sent in time to be read after those.
         assert!(!watch.report(0, report(1, 5, 5)));
     }
 
@@ -290,7 +295,7 @@ mod tests {
             [
                 "node 0 thread 1: hiroba_lock(3), held by node 1 thread 0",
                 "node 1 thread 0: hiroba_lock(2), held by node 0 thread 1",
-                "node 1 thread 4: hiroba_lock(9), held by nobody",
+                "node 1 thread 4: hiroba_lock(9), not held",
             ]
         );
     }
@@ -309,7 +314,7 @@ mod tests {
             watch.describe(&Symboliser::default()),
             [
                 "node 0 thread 0 and 998 threads more: hiroba_barrier()",
-                "node 700 thread 0: hiroba_lock(1), held by nobody"
+                "node 700 thread 0: hiroba_lock(1), not held"
             ]
         );
         let mut watch = WaitWatch::new(1);

@@ -1,8 +1,9 @@
 //! `hiroba trace export DIR -o FILE`: the Trace Event Format, which `ui.perfetto.dev` and `chrome://tracing` show.
 //!
-//! Source: *Trace Event Format*, Google, 2016. Nodes are processes; activities are complete events (`X`), messages flows (`s`, `f`) from
-//! the activity that sent them to the one that handled them, bytes sent counters (`C`). The traces are read twice and one after the
-//! other, so that the memory needed does not grow with them.
+//! Source: *Trace Event Format*, Google, 2016. Nodes are processes; activities are complete events (`X`),
+//! messages are flows (`s`, `f`) from the activity that sent them to the one that handled them, and bytes
+//! sent are counters (`C`). The traces are read twice, one after the other, so that the memory needed does
+//! not grow with them.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -15,10 +16,10 @@ use serde_json::{Value, json};
 use super::{each_record, unreadable, warn_of_ending};
 use crate::failure::Failure;
 
-/// A node's counter of bytes changes at most this often.
+/// The least time between two changes of a node's counter of bytes.
 const COUNTER_EVERY_NS: u64 = 1_000_000;
 
-/// One event of the format. Times are in microseconds.
+/// An event of the format. Times are in microseconds.
 #[derive(Serialize)]
 struct TraceEvent<'a> {
     ph: &'static str,
@@ -31,7 +32,7 @@ struct TraceEvent<'a> {
     dur: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
-    /// Where a flow ends: in the activity around it.
+    /// Binds the end of a flow to the enclosing activity.
     #[serde(skip_serializing_if = "Option::is_none")]
     bp: Option<&'static str>,
     #[serde(skip_serializing_if = "Value::is_null")]
@@ -53,19 +54,19 @@ impl TraceEvent<'_> {
     };
 }
 
-/// Messages by sender and receiver.
+/// Number of messages by sender and receiver.
 type Messages = BTreeMap<(NodeId, NodeId), u64>;
 
-/// A message, by which it is told from all others of a trace.
+/// The identity of a message within a trace.
 struct NumberedMessage {
     from: NodeId,
     to: NodeId,
-    /// How many went from there to there before it.
+    /// How many messages went the same way before it.
     number: u64,
     kind: MessageKind,
 }
 
-/// Writes the whole trace. The outer failure is the trace's, the inner one the file's.
+/// Writes the whole trace. The outer error is one of the trace, the inner one of the file.
 pub fn write(trace: &Trace, to: &mut impl Write) -> Result<io::Result<()>, Failure> {
     let nodes = || NodeId::all(trace.job().nodes);
     let (mut sent, mut received) = (Messages::new(), Messages::new());
@@ -79,7 +80,7 @@ pub fn write(trace: &Trace, to: &mut impl Write) -> Result<io::Result<()>, Failu
         })?;
         warn_of_ending(node, ending);
     }
-    // The last messages may have been on their way when the job ended: their flows would have no end.
+    // Messages in flight when the job ended are left out, since their flows would have no end.
     let whole = |(pair, sent): (_, u64)| (pair, sent.min(received.get(&pair).copied().unwrap_or(0)));
     let flows: Messages = sent.into_iter().map(whole).collect();
     let headers: Vec<Header> = headers.into_iter().flatten().collect();
@@ -98,7 +99,7 @@ pub fn write(trace: &Trace, to: &mut impl Write) -> Result<io::Result<()>, Failu
     Ok(output.result)
 }
 
-/// `None` for a node that has recorded nothing.
+/// Returns `None` for a node that has recorded nothing.
 fn header_of(trace: &Trace, node: NodeId) -> Result<Option<Header>, Failure> {
     match trace.node(node) {
         Ok(reader) => Ok(Some(reader.header().clone())),
@@ -107,7 +108,8 @@ fn header_of(trace: &Trace, node: NodeId) -> Result<Option<Header>, Failure> {
     }
 }
 
-/// When each node's trace began, in nanoseconds after the first one. Nodes of one host share a clock that nobody sets.
+/// Returns when each node's trace began, in nanoseconds after the first. Nodes of one host share a clock that
+/// is never set.
 fn starts_ns(headers: &[Header]) -> Vec<u64> {
     let start = |header: &Header| {
         let first = headers.iter().find(|first| first.host == header.host).unwrap_or(header);
@@ -119,7 +121,7 @@ fn starts_ns(headers: &[Header]) -> Vec<u64> {
     starts.into_iter().map(|start| start - first).collect()
 }
 
-/// The file. The first error stays.
+/// The file being written. Keeps the first error.
 struct Output<'a, W: Write> {
     to: &'a mut W,
     is_first: bool,
@@ -154,14 +156,14 @@ struct Open {
     args: Value,
 }
 
-/// One node's part.
+/// One node's part of the output.
 struct Page<'a, 'b, W: Write> {
     node: NodeId,
     start_ns: u64,
     header: &'a Header,
     flows: &'a Messages,
     output: &'a mut Output<'b, W>,
-    /// What each thread is in, the innermost last.
+    /// The open activities of each thread, the innermost last.
     threads: BTreeMap<ThreadNumber, Vec<Open>>,
     sent: BTreeMap<NodeId, u64>,
     received: BTreeMap<NodeId, u64>,
@@ -231,7 +233,7 @@ impl<'a, 'b, W: Write> Page<'a, 'b, W> {
                 self.threads.entry(*thread).or_default().push(open);
             }
             Event::Leave => {
-                // A trace that was begun amid an activity has an end too many.
+                // A trace that began during an activity has one end too many.
                 if let Some(open) = self.threads.entry(*thread).or_default().pop() {
                     self.slice(*thread, open, *at_ns);
                 }
@@ -254,7 +256,7 @@ impl<'a, 'b, W: Write> Page<'a, 'b, W> {
         }
     }
 
-    /// One end of a message's flow, at its record.
+    /// Writes one end of a message's flow at its record.
     fn flow(
         &mut self,
         record: &Record,
@@ -296,7 +298,7 @@ impl<'a, 'b, W: Write> Page<'a, 'b, W> {
         self.output.event(&TraceEvent { ph: "X", name, cat, pid, tid, ts, dur, args, ..TraceEvent::NOTHING });
     }
 
-    /// Ends what was going on when the trace ended.
+    /// Ends the activities that were open when the trace ended.
     fn close(&mut self) {
         for (thread, open) in std::mem::take(&mut self.threads) {
             for open in open.into_iter().rev() {
@@ -337,14 +339,14 @@ impl<'a, 'b, W: Write> Page<'a, 'b, W> {
     }
 }
 
-/// How many there were before.
+/// Returns how many there were before, and counts one more.
 fn count(messages: &mut BTreeMap<NodeId, u64>, peer: NodeId) -> u64 {
     let count = messages.entry(peer).or_default();
     *count += 1;
     *count - 1
 }
 
-/// The service thread first, the program's behind it.
+/// Numbers the service thread first, the program's threads after it.
 fn tid(thread: ThreadNumber) -> u32 {
     thread.0.wrapping_add(1)
 }

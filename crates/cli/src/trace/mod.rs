@@ -1,4 +1,4 @@
-//! `hiroba trace`: looks at what `hiroba run --trace DIR` has recorded.
+//! `hiroba trace`: summarises and exports what `hiroba run --trace DIR` has recorded.
 
 mod chrome;
 mod summary;
@@ -14,10 +14,10 @@ use crate::failure::{Failure, STATUS_HIROBA, say};
 use crate::output_file::{OutputFile, Purpose};
 use crate::silence::Meanwhile;
 
-/// What to do with a trace.
+/// The subcommands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceCommand {
-    /// Count what it holds.
+    /// Count its events.
     Summary {
         /// The directory of the run.
         directory: PathBuf,
@@ -31,14 +31,14 @@ pub enum TraceCommand {
     },
 }
 
-/// Does it, and returns the exit status.
+/// Carries the command out and returns the exit status.
 pub fn look(command: &TraceCommand) -> Result<u8, Failure> {
     match command {
         TraceCommand::Summary { directory } => {
             let meanwhile = Meanwhile::doing("reading the trace");
             let text = summary::of(&open(directory)?, columns::of_standard_output())?;
             drop(meanwhile);
-            // A reader that closed the stream early is no error.
+            // A standard output that was closed early is no error.
             let _ = std::io::stdout().write_all(text.as_bytes());
         }
         TraceCommand::Export { directory, output } => {
@@ -69,7 +69,7 @@ fn export(trace: &Trace, output: &Path) -> Result<(), Failure> {
     damaged.map_or(written, Err)
 }
 
-/// Hands all records of a node to `take`, in order, and says so when there were more.
+/// Passes all records of a node to `take`, in order, and prints a message if the trace is cut off.
 fn each_record(trace: &Trace, node: NodeId, mut take: impl FnMut(Record)) -> Result<Ending, Failure> {
     let in_context = |error: TraceError| unreadable(&error).about_node(node);
     let mut reader = match trace.node(node) {
@@ -91,7 +91,7 @@ impl Failure {
 fn warn_of_ending(node: NodeId, ending: Ending) {
     if let Ending::CutOff { .. } = ending {
         say(&format!(
-            "the trace of node {node} is cut off: the node did not leave its job in good order, or the trace could not be written"
+            "the trace of node {node} is cut off: the node did not leave its job properly, or the trace could not be written"
         ));
     }
 }

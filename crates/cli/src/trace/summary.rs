@@ -1,4 +1,4 @@
-//! `hiroba trace summary DIR`: how much of what there is.
+//! `hiroba trace summary DIR`: counts the events of a trace.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,13 +10,13 @@ use super::{each_record, warn_of_ending};
 use crate::failure::Failure;
 use crate::quantities::counted;
 
-/// More nodes than this are shown as one column.
+/// The number of nodes above which all nodes are shown in one column.
 const COLUMNS_MAX: u16 = 8;
-/// Widths of the names of rows, and of a number.
+/// The widths of the names of rows, and of a number.
 const NAME_WIDTH: usize = 24;
 const CELL_WIDTH: usize = 14;
 
-/// What a node's trace holds.
+/// Counts of the events in a node's trace.
 #[derive(Default)]
 struct Counts {
     records: u64,
@@ -27,7 +27,7 @@ struct Counts {
     cut_off: bool,
 }
 
-/// The table, in so many columns: below each other if one is not wide enough for all nodes.
+/// Formats the table in `columns` columns, in several parts if these are too few for all nodes.
 pub fn of(trace: &Trace, columns: usize) -> Result<String, Failure> {
     let job = trace.job();
     let mut nodes = Vec::new();
@@ -39,9 +39,7 @@ pub fn of(trace: &Trace, columns: usize) -> Result<String, Failure> {
         nodes.push(counts);
     }
     let mut text = String::new();
-    let status = job
-        .exit_status
-        .map_or("not known to have ended".to_owned(), |status| format!("exit status {status}"));
+    let status = job.exit_status.map_or("end unknown".to_owned(), |status| format!("exit status {status}"));
     let threads = match job.threads_per_node {
         1 => String::new(),
         threads => format!(" with {threads} threads each"),
@@ -70,7 +68,7 @@ pub fn of(trace: &Trace, columns: usize) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Columns of the same rows: all that are in the `total`.
+/// Formats columns of the same rows, which are those of `total`.
 fn table(text: &mut String, columns: &[(String, &Counts)], total: &Counts) {
     let mut row = |name: &str, value: &dyn Fn(&(String, &Counts)) -> String| {
         let _ = write!(text, "{name:<NAME_WIDTH$}");
@@ -114,7 +112,7 @@ impl Counts {
     }
 }
 
-/// `None` for what is counted already where it began.
+/// Returns `None` for an event that was already counted at its beginning.
 fn name_of(event: &Event) -> Option<&'static str> {
     Some(match event {
         Event::Leave => return None,
@@ -143,12 +141,12 @@ fn name_of(event: &Event) -> Option<&'static str> {
         Event::Store { .. } => "stores",
         Event::Region { .. } => "regions",
         Event::Access { .. } => "changes of access",
-        Event::Holds { .. } => "copies that came",
+        Event::Holds { .. } => "copies received",
         Event::Applied { .. } => "diffs applied",
         Event::Diffed { .. } => "diffs made",
         Event::Twinned { .. } => "twins made",
         Event::Closed { .. } => "intervals",
-        Event::Seen { .. } => "times news came",
+        Event::Seen { .. } => "news received",
         Event::Moved { .. } => "homes moved",
     })
 }

@@ -5,7 +5,7 @@ use hiroba_trace::{RegionStatistics, RunStatistics};
 
 use crate::support::{call, compiled};
 
-/// What a job says of itself that lacks nothing.
+/// Returns the remark of a job that lacks nothing.
 fn remark(protocol: &str) -> &'static str {
     if protocol == "aurc" {
         "hiroba: node 0: aurc cannot map pages onto their homes over udp: updates leave in the background\n"
@@ -46,7 +46,8 @@ fn pages_that_nodes_share_are_told_with_the_call_that_allocated_them() {
         let mut told: Vec<&RegionStatistics> = told.filter(|region| region.bytes == 4096).collect();
         told.sort_by_key(|region| region.diffs);
         // Every node writes in each round, so the node that is not the page's home sends a diff and loses the
-        // page: at the barrier behind, or at the next one if it fetched the page after its home had arrived.
+        // page: at the next barrier, or at the one after it if it fetched the page after its home had
+        // arrived.
         let most = told.last().expect("somebody waited for the page");
         let lost = most.falsely_shared + most.lost_after_stores;
         assert!(most.diffs >= ROUNDS - 1, "{protocol}: {told:?}");

@@ -1,5 +1,5 @@
-//! The example programs: in each of their forms, alone and on several nodes, they find the same; bad input is refused before any
-//! work; their pictures can be looked at; and their own checks find what is planted.
+//! The example programs: each of their forms finds the same, alone and on several nodes. Bad input is refused
+//! before any work, their pictures are valid, and their own checks find planted errors.
 //!
 //! The kernels have their tests in `kernels.rs`.
 
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use crate::support::forms::{self, Form, apps, checksum, program};
 use crate::support::{Called, finish, hiroba, start};
 
-/// A program and arguments of a small problem. Each has more threads than parts on some of the jobs.
+/// Programs with the arguments of small problems. Each has more threads than parts on some of the jobs.
 const PROBLEMS: [(&str, &[&str]); 5] = [
     ("mandelbrot", &["-n", "90", "-p", "5", "-i", "300"]),
     ("jacobi", &["-n", "75", "-s", "40", "-i", "EDGE"]),
@@ -20,7 +20,7 @@ const PROBLEMS: [(&str, &[&str]); 5] = [
     ("mixed", &["-n", "9000", "-s", "6", "-e", "700", "-c", "900"]),
 ];
 
-/// Everything compiled, and a text, for the life of the test process.
+/// Returns a directory with everything compiled, and a text, which exists as long as the test process.
 fn workshop() -> &'static Path {
     static DIRECTORY: OnceLock<tempfile::TempDir> = OnceLock::new();
     let make = || {
@@ -30,7 +30,8 @@ fn workshop() -> &'static Path {
                 form.compile(&apps().join(name).with_extension("c"), &program(directory.path(), name, form));
             }
         }
-        // Longer than some pages, with words across the ends of pieces, apostrophes, and bytes that are no UTF-8.
+        // The text is longer than some pages, with words across the ends of pieces, apostrophes, and bytes
+        // that are not UTF-8.
         let text = "Don't count ''twice'' what's naïve: 'tis 北京, rock'n'roll\n".repeat(300);
         fs::write(directory.path().join("text"), [text.as_bytes(), b"\xff\x80end'"].concat())
             .expect("written");
@@ -39,7 +40,7 @@ fn workshop() -> &'static Path {
     DIRECTORY.get_or_init(make).path()
 }
 
-/// A command line with the names of files in place.
+/// Returns a command line with the names of files filled in.
 fn arguments(of: &[&str]) -> Vec<String> {
     let edge = apps().join("data/seattle-hourly-normals.txt").display().to_string();
     let text = workshop().join("text").display().to_string();
@@ -65,7 +66,7 @@ fn alone(form: Form, name: &str, given: &[&str]) -> Called {
     finish(start(&mut command))
 }
 
-/// What every job of a small problem should find, by the form that knows nothing of threads.
+/// Returns what every job of a small problem should find, from the form without threads.
 fn expected(name: &str, given: &[&str]) -> String {
     let expected = checksum(&alone(Form::Sequential, name, given));
     assert_eq!(checksum(&alone(Form::OpenMp, name, given)), expected, "{name} under OpenMP");
@@ -74,7 +75,7 @@ fn expected(name: &str, given: &[&str]) -> String {
     expected
 }
 
-/// The fault sources that this machine and user have.
+/// Returns the fault sources that this machine and user have.
 fn fault_sources() -> Vec<&'static str> {
     let usable = |source: &&str| {
         let called = job(&["-n", "2", "--fault-source", source], "matmul", &["-n", "4"]);
@@ -180,7 +181,7 @@ fn help_is_help() {
     }
 }
 
-/// The distinct colours of a picture, and its edge.
+/// Returns the number of distinct colours of a picture, and its edge.
 fn look_at(path: &Path) -> (usize, u32) {
     let decoder = png::Decoder::new(std::io::BufReader::new(fs::File::open(path).expect("it was written")));
     let mut reader = decoder.read_info().expect("a PNG");
@@ -218,7 +219,7 @@ fn pictures_can_be_looked_at() {
     }
 }
 
-/// Mistakes that the programs' own checks must find: in which source, what stands there, what is put in its place.
+/// Errors that the programs' own checks must find: the source, the text in it, and its replacement.
 const PLANTED: [(&str, &str, &str); 12] = [
     (
         "mandelbrot",

@@ -107,9 +107,12 @@ fn without_a_compiler_the_c_program_is_left_out() {
     let called =
         finish(start(hiroba(&["bench", "--quick", "program"]).env("HIROBA_CC", "/no/such/compiler")));
     assert_eq!(called.status, 0, "{called:?}");
-    assert!(called.stdout.contains("a C program is left out"), "{called:?}");
+    assert!(called.stdout.contains("no C program was measured"), "{called:?}");
     let called = call(&["bench", "--quick", "--without-seal", "program"]);
-    assert!(called.status == 0 && called.stdout.contains("programs' messages bear seals"), "{called:?}");
+    assert!(
+        called.status == 0 && called.stdout.contains("messages of programs are always encrypted"),
+        "{called:?}"
+    );
 }
 
 #[test]
@@ -163,7 +166,7 @@ fn what_the_seal_costs_is_measured_without_it() {
         }
         assert!(rows.len() >= 8, "{rows:?}");
     }
-    call(&["bench", "--without-seal", "--fabric", "shm"]).says(125, "nothing is sealed over shm");
+    call(&["bench", "--without-seal", "--fabric", "shm"]).says(125, "nothing is encrypted over shm");
 }
 
 #[test]
@@ -179,7 +182,7 @@ fn no_program_runs_without_seals() {
     assert_eq!(called.status, 0, "{called:?}");
     assert!(called.stdout.contains("barrier") && !trace.exists(), "{called:?}");
     for elsewhere in [r#""--hosts","/dev/null""#, r#""-x","LD_PRELOAD=x.so""#] {
-        call(&["bench-job", &job(elsewhere)]).says(125, "nothing in it but its own code");
+        call(&["bench-job", &job(elsewhere)]).says(125, "runs only Hiroba's own code");
     }
     call(&["bench-job", "tea"]).says(125, "expected the plan of a measurement, got 'tea'");
 }

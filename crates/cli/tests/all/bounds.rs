@@ -1,5 +1,5 @@
-//! The tables of bounds and deadlines in `docs/SECURITY.md` say what the code does: each names its constant
-//! and its test.
+//! The tables of bounds and deadlines in `docs/SECURITY.md` agree with the code: each entry names its
+//! constant and its test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ fn crates() -> PathBuf {
 struct Row {
     what: String,
     bound: String,
-    /// The constant, or the function where the bound is no constant, and its file.
+    /// The constant and its file, or the function if the bound is not a constant.
     name: String,
     path: String,
     /// A test and its file.
@@ -39,25 +39,25 @@ fn row(line: &str) -> Option<Row> {
     Some(Row { what: what.to_owned(), bound: bound.to_owned(), name, path, test })
 }
 
-/// What stands in "`name`, `file`".
+/// Parses "`name`, `file`".
 fn named(cell: &str) -> Option<(String, String)> {
     let (name, path) = cell.strip_prefix('`')?.strip_suffix('`')?.split_once("`, `")?;
     Some((name.to_owned(), path.to_owned()))
 }
 
-/// The code without its tests.
+/// Returns the code without its tests.
 fn source(path: &str) -> String {
     let text = fs::read_to_string(crates().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
     text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned()
 }
 
-/// The expression of a constant of the code.
+/// Returns the expression of a constant of the code.
 fn expression<'a>(source: &'a str, name: &str) -> Option<&'a str> {
     let from = source.find(&format!("const {name}: "))?;
     source[from..].split_once(" = ")?.1.split_once(';').map(|(expression, _)| expression)
 }
 
-/// Its value: a number, times in nanoseconds.
+/// Returns its value: a number, or a time in nanoseconds.
 fn value(expression: &str) -> u128 {
     let inner = |prefix: &str| expression.strip_prefix(prefix)?.strip_suffix(')');
     for (prefix, ns) in [
@@ -81,7 +81,7 @@ fn value(expression: &str) -> u128 {
     expression.replace('_', "").parse().unwrap_or_else(|_| panic!("expected a number, got '{expression}'"))
 }
 
-/// What the table says: "64 KiB", "500 ms", "65,536".
+/// Parses what the table says: "64 KiB", "500 ms", "65,536".
 fn stated(bound: &str) -> u128 {
     let (number, unit) = bound.split_once(' ').unwrap_or((bound, ""));
     let number: u128 = number.replace(',', "").parse().unwrap_or_else(|_| panic!("no number in '{bound}'"));
@@ -127,7 +127,7 @@ fn the_tables_say_what_the_code_does() {
     }
 }
 
-/// What is measured rather than taken in, and what bounds no input.
+/// Code that measures, and whose constants bound no input.
 const NO_INPUTS: [&str; 1] = ["cli/src/bench/"];
 
 #[test]
@@ -152,7 +152,7 @@ fn no_bound_and_no_deadline_is_missing_in_the_tables() {
     assert!(found > 30, "constants are found: {found}");
 }
 
-/// Constants whose names say that they bound bytes or time.
+/// Returns the constants whose names say that they bound bytes or time.
 fn bounds(source: &str) -> Vec<String> {
     let constants = source.lines().filter_map(|line| line.trim_start().split_once("const "));
     let names = constants.filter_map(|(before, rest)| {

@@ -16,7 +16,8 @@ fn is_there(tool: &str) -> bool {
     found
 }
 
-/// Runs a shell's script where the program's source and the command `hiroba` are, within the tests' bound of time.
+/// Runs a shell script in the directory of the program's source and the command `hiroba`, within the tests'
+/// time limit.
 fn build(directory: &Path, script: &str) -> Called {
     let bin = directory.join("bin");
     fs::create_dir_all(&bin).unwrap();

@@ -1,5 +1,5 @@
-//! A machine with other work is noticed: what nodes got of its cores stands beside the figures. That a quiet
-//! machine is not called busy cannot be tested here, since others may work on this one.
+//! A machine with other work is reported: what nodes got of its cores is shown beside the figures. That a
+//! quiet machine is not called busy cannot be tested here, since other processes may use this one.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
@@ -9,15 +9,14 @@ use serde_json::Value;
 
 use crate::support::{Called, compiled, finish, hiroba, shell, start};
 
-/// Two processes that compute on one core for as long as this lives; whatever is tested has to share that
-/// core with them.
+/// Two processes that compute on one core while this lives; the tested job has to share that core with them.
 struct BusyCore {
     core: CpuSet,
     spinners: Vec<Child>,
 }
 
 impl BusyCore {
-    /// `None` where the kernel does not count what threads wait for.
+    /// Returns `None` if the kernel does not count what threads wait for.
     fn new() -> Option<BusyCore> {
         let counted = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
         if counted.split_whitespace().next().is_none_or(|ran| ran == "0") {
@@ -35,7 +34,7 @@ impl BusyCore {
         Some(busy)
     }
 
-    /// Has `command` run on that core alone, and end with this process.
+    /// Makes `command` run on that core only, and end with this process.
     fn confine(&self, command: &mut Command) {
         let core = self.core;
         let confine = move || {
@@ -76,7 +75,7 @@ fn a_run_says_what_its_nodes_got() {
     let (directory, program) = compiled("computing.c");
     let (program, file) = (program.to_str().unwrap(), directory.path().join("stats.json"));
     let statistics = format!("--stats=json:{}", file.display());
-    // One node could have the core, two must take turns in any case.
+    // One node could have the core; two must take turns in any case.
     for (nodes, why, shares) in [("1", "the machine is busy", false), ("2", "they share cores", true)] {
         let called = busy.call(&["run", "-n", nodes, "--stats", &statistics, program]);
         assert_eq!(called.status, 0, "{called:?}");

@@ -14,7 +14,7 @@ use hiroba_trace::{FORMAT_VERSION, Job, node_file};
 
 use crate::support::{Called, call};
 
-/// Runs a litmus program on real nodes under some options, and judges the trace.
+/// Runs a litmus program on real nodes under some options, and checks the trace.
 fn judged(directory: &Path, options: &[&str], program: &[&str]) -> Called {
     let hiroba = env!("CARGO_BIN_EXE_hiroba");
     let listed = call(&[&["litmus", "--list"], program].concat());
@@ -66,7 +66,7 @@ fn random_programs_on_real_nodes_keep_every_promise() {
     }
 }
 
-/// Each page has 2 MiB, so that all are mapped onto their homes' frames where nodes share memory.
+/// Each page has 2 MiB, so that all are mapped onto their homes' frames if nodes share memory.
 #[test]
 fn random_programs_on_pages_that_are_mapped_keep_every_promise() {
     const WAYS: [&[&str]; 4] = [
@@ -89,7 +89,7 @@ fn random_programs_on_pages_that_are_mapped_keep_every_promise() {
     }
 }
 
-/// They race on purpose: only the judge of sequential consistency has a word about them.
+/// They race on purpose: only the checker of sequential consistency judges them.
 #[test]
 fn racy_programs_on_real_nodes_are_sequentially_consistent_where_that_is_promised() {
     for (fabric, program) in [("udp", "SB"), ("tcp", "MP"), ("shm", "IRIW"), ("udp", "writers of one page")] {
@@ -108,7 +108,7 @@ fn a_racy_program_on_real_nodes_is_told_so_and_is_no_violation() {
     assert!(
         called.stdout.contains("data races: ")
             && called.stdout.contains("nothing orders them")
-            && called.stdout.contains("no violation found beside the "),
+            && called.stdout.contains("no violation found; the "),
         "{called:?}"
     );
 }
@@ -151,7 +151,7 @@ fn a_planted_bug_is_a_violation_with_an_explanation() {
     let json = call(&["check", "--json", path]);
     let verdict: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
     assert!(json.status == 1 && verdict["violations"].as_u64() > Some(0), "{json:?}");
-    // Without its last records a node's trace is no witness for what the others say of it.
+    // Without its last records a node's trace is no evidence for what the others claim about it.
     for records in &mut run.nodes {
         records.records.truncate(3);
         records.cut_off = true;

@@ -1,4 +1,4 @@
-//! However a job ends, nothing of it stays behind.
+//! However a job ends, nothing of it remains.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,9 +8,11 @@ use std::process::Child;
 use std::time::Duration;
 
 use crate::support::terminal::in_terminal;
-use crate::support::{call, eventually, finish, hiroba, mark, processes_marked, send, send_to, start};
+use crate::support::{
+    call, eventually, finish, hiroba, mark, marked, processes_marked, send, send_to, start,
+};
 
-/// A job of two nodes, each a shell with a background process, and the mark of all its processes.
+/// Starts a job of two nodes, each a shell with a background process. Returns the mark of all its processes.
 fn job(test: &str, script: &str) -> (Child, String) {
     let mark = mark(test);
     let nodes = 2;
@@ -34,7 +36,7 @@ fn the_launcher_is_killed() {
     child.wait().unwrap();
 }
 
-/// The launcher's own processes: the front, its guardian, its supervisor.
+/// Returns the launcher's own processes: the front, its guardian, its supervisor.
 fn launcher(front: &Child) -> [i32; 3] {
     let child_of = |pid: i32| {
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
@@ -61,7 +63,8 @@ fn the_guardian_is_killed() {
     assert_eq!(processes_marked(&mark), 0);
 }
 
-/// Daemons, what runs in the background, and what has a session of its own.
+/// Processes that a program leaves behind: daemons, background processes, and processes with a session of
+/// their own.
 const LEFT: &str = "(setsid sleep 1000 >/dev/null 2>&1 &); sleep 1000 & sleep 1000; true";
 
 #[test]
@@ -78,7 +81,7 @@ fn any_two_of_the_launchers_processes_are_killed_at_once() {
     }
 }
 
-/// The command where an ordinary user can read it.
+/// Returns a directory with the command that an ordinary user can read.
 fn public_command() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -126,7 +129,7 @@ fn the_launchers_process_group_is_killed() {
 #[test]
 fn what_starts_processes_all_the_time_is_ended_with_the_job() {
     let mark = mark("breeding");
-    // Each lives for a moment, starts the next in a session of its own, and is gone.
+    // Each lives for a moment, starts the next in a session of its own, and ends.
     let script = "printf '%s\n' 'sleep 0.01; setsid sh \"$0\" &' >\"$D/breed\"; \
                   sh \"$D/breed\" >/dev/null 2>&1 & sh \"$D/breed\" >/dev/null 2>&1 & sleep 0.3";
     let directory = tempfile::tempdir().unwrap();
@@ -136,7 +139,7 @@ fn what_starts_processes_all_the_time_is_ended_with_the_job() {
     assert_eq!((called.stderr.lines().count(), processes_marked(&mark)), (1, 0), "{called:?}");
 }
 
-/// The launcher runs as an ordinary user; what its program leaves behind, a set-user-ID program, does not.
+/// The launcher runs as an ordinary user; the set-user-ID program that its program leaves behind does not.
 #[test]
 fn what_cannot_be_ended_is_told() {
     if !rustix::process::geteuid().is_root() {
@@ -153,7 +156,7 @@ fn what_cannot_be_ended_is_told() {
     let mut run = std::process::Command::new(directory.path().join("hiroba"));
     run.args(["run", "-n", "1", "sh", "-c", "\"$0\" & sleep 0.5"]).arg(&nap).current_dir("/");
     let called = finish(start(run.uid(65534).gid(65534).stdin(std::process::Stdio::null())));
-    let left = crate::support::marked(nap.to_str().unwrap());
+    let left = marked(nap.to_str().unwrap());
     left.iter().for_each(|(pid, _)| send_to(*pid, libc::SIGKILL));
     assert_eq!((called.status, left.len()), (0, 1), "{called:?} {left:?}");
     assert!(
@@ -169,7 +172,7 @@ fn signals_are_passed_on_and_named() {
         (libc::SIGHUP, 129, "signal 1 (SIGHUP)"),
         (libc::SIGINT, 130, "signal 2 (SIGINT)"),
     ] {
-        // Shells have their background processes ignore SIGINT, so these are in the foreground.
+        // Shells make their background processes ignore SIGINT, so these are in the foreground.
         let (child, mark) = job(&format!("signal-{signal}"), "(sleep 1000; true); true");
         send(&child, signal);
         finish(child).says(status, phrase);
@@ -188,9 +191,12 @@ fn a_program_that_ignores_the_signal_is_killed() {
 #[test]
 fn a_program_that_handles_the_signal_ends_as_it_likes() {
     let (child, mark) = job("graceful", "trap 'exit 5' TERM; sleep 1000 & sleep 1000; true");
+    // A shell's child that has not become `sleep` yet has the trap, and its signal is lost.
+    let sleeps = || marked(&mark).iter().filter(|(_, line)| line.starts_with("sleep ")).count();
+    eventually("all sleep", || sleeps() == 2 * 2);
     send(&child, libc::SIGTERM);
     let called = finish(child);
-    // Shells tell of their children; the launcher has nothing to say.
+    // Shells report their children; the launcher has nothing to report.
     assert_eq!((called.status, called.stderr.contains("hiroba: ")), (5, false), "{called:?}");
     assert_eq!(processes_marked(&mark), 0);
 }

@@ -1,4 +1,4 @@
-//! What a program printed before a node died arrives, in whole lines, and the death is explained.
+//! Output that a program printed before a node died arrives, in whole lines, and the death is explained.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ fn run_with(flags: &[&str], how: &str) -> Called {
     call(&[&["run", "-n", "3"], flags, &[&program, how]].concat())
 }
 
-/// The program of these deaths, with debug information; it is there as long as the directory.
+/// Returns the program of these deaths, with debug information, which exists as long as the directory.
 pub(crate) fn compile() -> (tempfile::TempDir, String) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs/deaths.c");
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -24,7 +24,7 @@ pub(crate) fn compile() -> (tempfile::TempDir, String) {
     (directory, program)
 }
 
-/// Every line that was printed before the death, of all three nodes.
+/// Asserts that every line that was printed before the death arrived, of all three nodes.
 #[track_caller]
 fn has_all_lines(called: &Called) {
     let mut lines: Vec<&str> = called.stdout.lines().collect();
@@ -56,7 +56,7 @@ fn a_death_inside_the_c_library_is_told_with_the_line_that_called_it() {
     }
 }
 
-/// What killed the node is said, not what the search for its callers met.
+/// The message names what killed the node, not what the search for its callers met.
 #[test]
 fn a_broken_stack_hides_no_death() {
     let called = run("lost");
@@ -102,7 +102,7 @@ fn exit_on_one_node_is_told_as_exit() {
     assert!(called.stderr.contains(told) && !called.stderr.contains("hiroba_finalize"), "{called:?}");
 }
 
-/// Fifty lines of each of three nodes, of one letter each.
+/// Asserts fifty lines of each of three nodes, each of one letter.
 #[track_caller]
 fn has_whole_long_lines(called: &Called) {
     assert_eq!((called.status, called.stderr.as_str()), (0, ""));
@@ -118,17 +118,17 @@ fn long_lines_of_several_nodes_are_not_mixed() {
     has_whole_long_lines(&run("long"));
 }
 
-/// While nobody reads, nodes are not heard: that is no pause of theirs.
+/// While the reader does not read, nodes are not read either, which is not a pause of theirs.
 #[test]
 fn a_slow_reader_gets_whole_lines() {
     let (_directory, program) = compile();
     let child = start(&mut hiroba(&["run", "-n", "3", &program, "long"]));
-    // It is time that must pass: no event tells that a reader has been slow for long enough.
+    // Time must pass here: no event tells that a reader has been slow for long enough.
     std::thread::sleep(std::time::Duration::from_secs(1));
     has_whole_long_lines(&finish(child));
 }
 
-/// Python and Fortran do not write through the C library's buffer: they are told by their own variables.
+/// Python and Fortran do not write through the C library's buffer; variables of their own control them.
 #[test]
 fn other_languages_hand_on_lines_at_once_unless_the_user_says_otherwise() {
     let print = "echo \"$PYTHONUNBUFFERED,$GFORTRAN_UNBUFFERED_PRECONNECTED\"";

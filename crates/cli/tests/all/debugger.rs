@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::support::terminal::in_terminal;
 use crate::support::{call, eventually, finish, hiroba, mark, processes_marked, script, start};
 
-/// A debugger that says what it got, and runs the program.
+/// A debugger that prints its arguments, and runs the program.
 const DEBUGGER: &str = "echo debugger: \"$@\"\nread line && echo typed: \"$line\"\nexec \"$@\"";
 
 #[test]
@@ -55,7 +55,8 @@ fn a_missing_debugger_is_named() {
 fn control_c_is_the_debuggers() {
     let mark = mark("debugger-control-c");
     let directory = tempfile::tempdir().unwrap();
-    // Each waits for the other's word: the debugger ends behind the program, which goes on behind the interruption.
+    // Each waits for the other's word: the debugger ends after the program, which continues after the
+    // interruption.
     let debugger = script(
         directory.path(),
         "debugger",

@@ -1,4 +1,4 @@
-//! `hiroba demo`: what a newcomer sees first, and that it leaves nothing behind.
+//! `hiroba demo`: a newcomer's first run, which leaves nothing behind.
 
 use std::io::{BufRead, BufReader};
 
@@ -47,7 +47,7 @@ fn a_long_silence_is_broken_by_what_it_does() {
     let directory = tempfile::tempdir().unwrap();
     let gate = directory.path().join("gate");
     mkfifoat(CWD, &gate, Mode::RUSR | Mode::WUSR).unwrap();
-    // The compiler waits until somebody has read what the demo says meanwhile.
+    // The compiler waits until the test has read what the demo says meanwhile.
     let compiler = script(directory.path(), "compiler", &format!("read word <'{}'; exit 7", gate.display()));
     let temporary = tempfile::tempdir().unwrap();
     let mut command = hiroba(&["demo"]);

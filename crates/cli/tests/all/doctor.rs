@@ -1,4 +1,4 @@
-//! `hiroba doctor` on the machine at hand.
+//! `hiroba doctor` on this machine.
 
 use crate::support::{call, finish, hiroba, start};
 

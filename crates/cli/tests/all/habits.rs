@@ -1,4 +1,4 @@
-//! What users of other launchers write, and how help reads on a narrow terminal.
+//! Options of other launchers, and help on a narrow terminal.
 
 use crate::support::{call, finish, hiroba, start};
 
@@ -11,7 +11,7 @@ fn words_of_mpirun_run_the_job() {
     assert_eq!((called.status, called.stdout.matches("here").count()), (0, 2), "{called:?}");
     assert!(called.stdout.contains("0: here") || called.stdout.contains("0] here"), "{called:?}");
     call(&["run", "-N", "2", "true"]).says(125, "write -n NODES");
-    call(&["run", "--hosts", "a", "-H", "b", "true"]).says(125, "do not go together");
+    call(&["run", "--hosts", "a", "-H", "b", "true"]).says(125, "exclude each other");
     call(&["run", "-H", "a,,b", "true"]).says(125, "HOST[:SLOTS],HOST[:SLOTS] after -H");
 }
 
@@ -20,7 +20,7 @@ fn colons_and_allocations_are_pointed_at() {
     let called = call(&["run", "-n", "2", "true", ":", "-n", "2", "true"]);
     assert!(called.status == 0 && called.stderr.contains("the ':' is passed to true"), "{called:?}");
     let called = finish(start(hiroba(&["run", "-n", "2", "true"]).env("SLURM_JOB_NUM_NODES", "4")));
-    assert!(called.status == 0 && called.stderr.contains("this machine alone"), "{called:?}");
+    assert!(called.status == 0 && called.stderr.contains("this machine only"), "{called:?}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What a node is given when it joins, and that nobody else gets it: wrappers, later programs, programs with more rights than
-//! their user's. And what the program executes afterwards.
+//! What a node is given when it joins, and that no other process gets it: wrappers, later programs, programs
+//! with more privileges than their user. Also covers what the program executes afterwards.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use crate::support::{Called, compiled, finish, hiroba, processes_marked, shell, 
 /// The user and group called `nobody`.
 const NOBODY: u32 = 65534;
 
-/// `hiroba run` of a shell script that names the programs `$P` and `$Q`.
+/// Returns `hiroba run` of a shell script that names the programs `$P` and `$Q`.
 #[track_caller]
 fn wrapped(options: &[&str], script: &str, programs: [&Path; 2]) -> Called {
     let mut command = hiroba(&["run"]);
@@ -27,7 +27,7 @@ fn a_wrappers_other_children_see_neither_the_key_nor_the_memory() {
     for fabric in ["shm", "udp", "tcp"] {
         let trace = traces.path().join(fabric);
         let options = ["-n", "2", "--fabric", fabric, "--trace", trace.to_str().expect("a UTF-8 path")];
-        // One looks before the program joins, one all the while, one afterwards.
+        // One reads before the program joins, one during its whole run, one afterwards.
         let called = wrapped(&options, "$Q & sleep 0.1; $P && $Q && wait", [&init, &peek]);
         assert_eq!((called.status, called.stderr.as_str()), (0, ""), "{fabric}: {called:?}");
         let line = "saw 0 bytes, 0 other descriptors, closed 1\n";
@@ -38,7 +38,7 @@ fn a_wrappers_other_children_see_neither_the_key_nor_the_memory() {
 #[test]
 fn a_node_is_let_in_once() {
     let (_init, init) = compiled("init.c");
-    let phrase = "expected one program a node that calls hiroba_init, got a second one";
+    let phrase = "expected one program per node that calls hiroba_init, got a second one";
     // The same program again, when the first has left, and two at once.
     for script in ["$P && $P", "$P & $P; a=$?; wait $!; b=$?; exit $((a + b))"] {
         for nodes in ["1", "2"] {
@@ -78,7 +78,8 @@ fn a_program_with_more_rights_than_its_user_does_not_join() {
     let house = tempfile::tempdir().expect("a temporary directory");
     fs::set_permissions(house.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
     let built = Path::new(env!("CARGO_BIN_EXE_hiroba"));
-    // As `hiroba cc` chooses: cargo refreshes the one beside the command only when it is asked for the library itself.
+    // The same choice as `hiroba cc`: cargo updates the one beside the command only when asked for the
+    // library itself.
     let places = ["libhiroba.so", "deps/libhiroba.so"].map(|place| built.with_file_name(place));
     let built_at = |file: &std::path::PathBuf| file.metadata().and_then(|file| file.modified()).ok();
     let library = places.into_iter().max_by_key(built_at).expect("there are two places");

@@ -158,7 +158,7 @@ fn hosts_that_refuse_or_are_another_version_are_named() {
     with(&nonsense).says(125, "expected length of a frame");
 }
 
-/// A running job on the three hosts, its marks, and the program's directory.
+/// Starts a job on the three hosts. Returns it, its marks, and the program's directory.
 fn running(hosts: &Hosts, test: &str) -> (std::process::Child, String, tempfile::TempDir) {
     let (directory, program) = compiled("meet.c");
     let mark = mark(test);
@@ -221,14 +221,14 @@ fn parent_of(pid: i32) -> i32 {
     behind_name.split_whitespace().nth(1).and_then(|parent| parent.parse().ok()).unwrap_or(0)
 }
 
-/// Network namespaces as hosts, joined by a bridge; gone when dropped.
+/// Network namespaces as hosts, joined by a bridge; removed when dropped.
 struct Network {
     prefix: String,
     hosts: u8,
 }
 
 impl Network {
-    /// `None`, said on standard error, where this user may not make any.
+    /// Returns `None`, with a message on standard error, if this user may not make any.
     fn new(hosts: u8) -> Option<Network> {
         // SAFETY: a system call without memory.
         if unsafe { libc::geteuid() } != 0 {
@@ -325,7 +325,7 @@ fn a_host_that_is_cut_off_ends_the_job_everywhere() {
         let named =
             called.stderr.contains("on host") && called.stderr.contains("the network between them is cut");
         assert!(called.status == 125 && named, "{fabric}: {called:?}");
-        // The node that is missed may hang as well: its host tells what it does.
+        // The node that is no longer heard may hang as well: its host reports what it does.
         let told = called.stderr.contains(" thread ") && called.stderr.contains(" waited ");
         assert!(told, "{fabric}: {called:?}");
         eventually("all processes are gone", || processes_marked(&mark) == 0);

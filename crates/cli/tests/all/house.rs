@@ -1,4 +1,4 @@
-//! The house keeps its storeys: which room may use which, and under which licences we build.
+//! The architecture of the workspace: which room may use which, and the licences of dependencies.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,16 +20,25 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("paging", &["base"]),
     ("node", &["base", "wire", "protocol", "fabric", "memory", "ports", "trace", "paging"]),
     ("check", &["base", "wire", "protocol", "fabric", "trace", "ports"]),
-    // Faces translate: the C face calls the node; the command line tries what nodes will need, starts them, and builds the
-    // C face's library.
+    // Interfaces translate: the C interface calls the node; the command line tries what nodes will need,
+    // starts them, and builds the C interface's library.
     ("capi", &["base", "wire", "node", "trace", "ports"]),
     // To measure comparisons and diffs of pages by themselves the command line calls the memory and the
-    // protocol room directly; it judges traced runs, and runs the judge's programs; its tests name the
-    // protocol's ways; it runs the model of a paper.
-    ("cli", &["base", "wire", "memory", "node", "trace", "capi", "check", "protocol", "paging"]),
+    // protocol room directly. It checks traced runs, runs the checker's programs, and runs the model of a
+    // paper. Its tests name the protocol's ways.
+    ("patch", &[]),
+    ("pthread", &["patch"]),
+    ("openmp", &[]),
+    (
+        "cli",
+        &[
+            "base", "wire", "memory", "node", "trace", "capi", "pthread", "openmp", "check", "protocol",
+            "paging",
+        ],
+    ),
 ];
 
-/// What crates we build on may be licensed under.
+/// Licences of crates that we may use.
 const LICENCES: &[&str] = &[
     "MIT",
     "MIT-0",
@@ -48,7 +57,7 @@ const LICENCES: &[&str] = &[
 
 fn metadata() -> Value {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // What is built here: crates for other systems need not be on this machine.
+    // Only what is built here: crates for other systems need not be on this machine.
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let output = Command::new(cargo)
         .args(["metadata", "--format-version", "1", "--offline", "--locked", "--filter-platform", &platform])
@@ -81,6 +90,26 @@ fn lower_storeys_never_know_upper_ones() {
     assert_eq!(rooms, MAY_USE.len(), "every room is built");
 }
 
+/// `cargo doc --open` opens on the page of `base`, whose table shows the rooms.
+#[test]
+fn the_documentation_shows_the_rooms_as_they_are() {
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../base/src/lib.rs"))
+        .expect("the base room has a head");
+    let shown: BTreeMap<&str, Vec<&str>> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! | ")?.strip_suffix('|'))
+        .skip(1)
+        .map(|row| {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            let room = cells[0].trim_start_matches('[').split(']').next().unwrap_or_default();
+            (room, cells[2].split(", ").filter(|used| !used.is_empty()).collect())
+        })
+        .collect();
+    let rooms: BTreeMap<&str, Vec<&str>> =
+        MAY_USE.iter().map(|(room, uses)| (*room, uses.to_vec())).collect();
+    assert_eq!(shown, rooms, "the table in crates/base/src/lib.rs shows every room and what it may use");
+}
+
 #[test]
 fn engines_do_no_io_and_have_no_clock_no_threads_and_no_unsafe() {
     let rooms = ["../protocol/src", "../ports/src", "../paging/src"];
@@ -104,8 +133,8 @@ fn engines_do_no_io_and_have_no_clock_no_threads_and_no_unsafe() {
     assert!(files >= 8, "the rooms have their files");
 }
 
-/// Within a room, too, what is lower knows nothing of what is upper: among the children of each module, with
-/// all that is below them, uses form no circle. A module and its own children may use each other.
+/// Within a room, too, lower modules do not use upper ones: among the children of each module, including
+/// everything below them, uses form no circle. A module and its own children may use each other.
 #[test]
 fn no_circles_among_the_modules_of_a_room() {
     let (mut rooms, mut told) = (0, String::new());

@@ -1,5 +1,5 @@
-//! Signal handlers of the program's may interrupt its threads wherever they are, and touch shared memory: none of the
-//! runtime's locks may be held by a thread that a handler stops (`tests/programs/interrupted.c`).
+//! The program's signal handlers may interrupt its threads anywhere, and touch shared memory: a thread that a
+//! handler stops must hold no lock of the runtime (`tests/programs/interrupted.c`).
 
 use crate::support::{compiled, finish, hiroba, start};
 

@@ -1,5 +1,6 @@
-//! The kernels of the papers and of the NAS Parallel Benchmarks: in each of their forms, alone and on several nodes, they find the
-//! same, and what the benchmarks publish; bad input is refused before any work; and their own checks find what is planted.
+//! The kernels of the papers and of the NAS Parallel Benchmarks: each of their forms finds the same, alone
+//! and on several nodes, and what the benchmarks publish. Bad input is refused before any work, and their own
+//! checks find planted errors.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +9,7 @@ use std::sync::OnceLock;
 use crate::support::forms::{self, Form, apps, checksum};
 use crate::support::{Called, finish, hiroba, start};
 
-/// A program and arguments of a small problem.
+/// Programs with the arguments of small problems.
 const PROBLEMS: [(&str, &[&str]); 5] = [
     ("fft3d", &["-n", "16", "-r", "2"]),
     ("ep", &["-c", "S"]),
@@ -17,7 +18,7 @@ const PROBLEMS: [(&str, &[&str]); 5] = [
     ("nbody", &["-n", "101", "-s", "6"]),
 ];
 
-/// Everything compiled, for the life of the test process.
+/// Returns a directory with everything compiled, which exists as long as the test process.
 fn workshop() -> &'static Path {
     static DIRECTORY: OnceLock<tempfile::TempDir> = OnceLock::new();
     DIRECTORY.get_or_init(|| forms::compile_all(PROBLEMS.map(|(name, _)| name))).path()
@@ -46,14 +47,14 @@ fn threads_may_be_more_than_planes_bodies_or_blocks() {
     }
 }
 
-/// The words that a program prints behind a name.
+/// Returns the words that a program prints after a name.
 fn printed(called: &Called, name: &str) -> Vec<String> {
     let line = called.stdout.lines().find_map(|line| line.strip_prefix(name));
     let line = line.unwrap_or_else(|| panic!("no {name:?}: {called:?}"));
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Numbers that lie closer than `bound` of what was published.
+/// Returns true if the numbers are closer than `bound` to the published ones.
 fn is_close(printed: &[String], published: &[f64], bound: f64) -> bool {
     let close = |(is, should): (&String, &f64)| {
         let is: f64 = is.parse().expect("a number");
@@ -121,7 +122,7 @@ fn help_is_help() {
     }
 }
 
-/// Mistakes that the programs' own checks must find: in which source, what stands there, what is put in its place.
+/// Errors that the programs' own checks must find: the source, the text in it, and its replacement.
 const PLANTED: [(&str, &str, &str); 15] = [
     ("fft3d", "roots[2 * j * step]", "roots[2 * j * step + (j == 1)]"),
     ("fft3d", "from + (row * points + plane) * points,", "from + (row * points + plane / 2 * 2) * points,"),
@@ -156,7 +157,7 @@ const PLANTED: [(&str, &str, &str); 15] = [
     ),
 ];
 
-/// Compiles a program with something else in place of what stands in its source, and runs it on two nodes.
+/// Compiles a program with a replaced text in its source, and runs it on two nodes.
 fn run_altered(directory: &Path, name: &str, stands: &str, instead: &str) -> Called {
     let given = PROBLEMS.iter().find(|problem| problem.0 == name).expect("it is one of them").1;
     let text = fs::read_to_string(apps().join(name).with_extension("c")).expect("it is there");
@@ -184,7 +185,8 @@ fn the_checks_are_awake() {
     }
 }
 
-/// No class has so many equal keys that their counts are no bytes: the other way is taken when less fits.
+/// No class has so many equal keys that their counts do not fit in bytes; with a smaller type the other way
+/// is taken.
 #[test]
 fn counts_that_are_no_bytes_are_left_whole() {
     let directory = tempfile::tempdir().expect("a temporary directory");

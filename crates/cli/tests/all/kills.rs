@@ -1,6 +1,7 @@
-//! Kills at random instants: whichever process of a job dies, and when, nothing of the job stays behind.
+//! Kills at random instants: whichever process of a job dies, and when, nothing of the job remains.
 //!
-//! A hundred, or as many as `HIROBA_TEST_KILLS` says; `HIROBA_TEST_SEED` chooses others. A failure names the seed, the victim and the delay.
+//! There are a hundred, or as many as `HIROBA_TEST_KILLS` says; `HIROBA_TEST_SEED` chooses others. A failure
+//! names the seed, the victim and the delay.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,9 +15,9 @@ use crate::support::{
     compiled, eventually, finish, hiroba, mark, marked, processes_marked, script, send_to, start,
 };
 
-/// Jobs at once.
+/// The number of jobs at once.
 const AT_ONCE: u64 = 3;
-/// A job that starts undisturbed has long begun by then, in milliseconds.
+/// The maximum delay in milliseconds; an undisturbed job has begun long before.
 const DELAY_MS_MAX: u64 = 400;
 
 fn number(variable: &str, default: u64) -> u64 {
@@ -26,7 +27,8 @@ fn number(variable: &str, default: u64) -> u64 {
     })
 }
 
-/// What jobs are made of: a program, hosts that are this machine under other addresses, and a command that reaches them.
+/// What jobs need: a program, hosts that are this machine under other addresses, and a command that reaches
+/// them.
 struct Ground {
     _program: tempfile::TempDir,
     program: PathBuf,
@@ -59,7 +61,7 @@ impl Ground {
         command
     }
 
-    /// One job and one death.
+    /// Runs one job with one death.
     fn kill_once(&self, seed: u64, mark: &str) {
         let mut random = seeded(seed);
         let several_hosts = random.random_range(0..2) == 0;
@@ -75,14 +77,15 @@ impl Ground {
         );
         send_to(victim.0, libc::SIGKILL);
         let called = finish(child);
-        // A launcher that is killed says nothing; all others say why the job ended. One that had ended by itself is no victim.
+        // A launcher that is killed prints nothing; all others print why the job ended. A process that had
+        // ended by itself is no victim.
         let launcher_died = called.status == -1;
         assert!(
             launcher_died || (called.status != 0 && called.stderr.contains("hiroba: ")),
             "{told}: {called:?}"
         );
         eventually(&format!("all processes are gone ({told})"), || processes_marked(mark) == 0);
-        // Sockets, memory files and mappings go with the processes that hold them; files would stay.
+        // Sockets, memory files and mappings disappear with their processes; files would remain.
         let left: Vec<_> = fs::read_dir(temporary.path()).expect("it is ours").flatten().collect();
         assert!(left.is_empty(), "{told}: {left:?}");
     }
@@ -113,7 +116,7 @@ fn whoever_is_killed_and_when_nothing_stays_behind() {
     assert!(shared_memory() <= before, "objects are left in /dev/shm");
 }
 
-/// Passes everything on, what the agent says only after a while.
+/// Passes everything on, but what the agent says only after a while.
 const SLOW_REACH: &str = r#"shift; exec python3 -c '
 import os, subprocess, sys, threading, time
 agent = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -126,8 +129,7 @@ threading.Thread(target=copy, args=(0, agent.stdin.fileno(), 0), daemon=True).st
 copy(agent.stdout.fileno(), 1, 0.7)
 ' "$@""#;
 
-/// The launcher's own nodes: children of the process that its guardian started, that are not other programs
-/// yet.
+/// Returns the launcher's own nodes before exec: children of the process that its guardian started.
 fn nodes_before_exec(mark: &str) -> Vec<i32> {
     let stat = |pid: i32| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let name = |pid: i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -145,15 +147,23 @@ fn nodes_before_exec(mark: &str) -> Vec<i32> {
         .collect()
 }
 
-/// The launcher waits for another host, and hears of its own node's death in that time.
+/// The launcher waits for another host, and learns of its own node's death in that time.
 #[test]
 fn a_node_that_dies_while_another_host_prepares_ends_the_job() {
     let ground = Ground::new();
     script(ground.directory.path(), "reach", SLOW_REACH);
     let (temporary, mark) = (tempfile::tempdir().expect("a temporary directory"), mark("slow-host-"));
     let child = start(&mut ground.job(true, temporary.path(), &mark));
-    eventually("the launcher has a node", || !nodes_before_exec(&mark).is_empty());
-    nodes_before_exec(&mark).into_iter().for_each(|pid| send_to(pid, libc::SIGKILL));
+    let mut nodes = Vec::new();
+    eventually("the launcher has a node", || {
+        // The process that will become the command that reaches the other host looks like a node for a
+        // moment.
+        let before = nodes_before_exec(&mark);
+        std::thread::sleep(Duration::from_millis(50));
+        nodes = nodes_before_exec(&mark).into_iter().filter(|pid| before.contains(pid)).collect();
+        !nodes.is_empty()
+    });
+    nodes.into_iter().for_each(|pid| send_to(pid, libc::SIGKILL));
     let called = finish(child);
     assert!(called.status != 0 && called.stderr.contains("signal 9 (SIGKILL)"), "{called:?}");
     eventually("all processes are gone", || processes_marked(&mark) == 0);

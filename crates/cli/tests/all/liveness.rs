@@ -1,4 +1,4 @@
-//! Nodes that are silent end the job; a launcher that was silent itself does not.
+//! Silent nodes end the job; a launcher that was silent itself does not.
 
 use std::process::Child;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::support::{
     send_to, start,
 };
 
-/// A job of two nodes that has begun, and the mark of its processes.
+/// Starts a job of two nodes, and waits until it has begun. Returns the mark of its processes.
 fn job(test: &str, flags: &[&str], seconds: &str) -> (Child, String, tempfile::TempDir) {
     let (directory, program) = compiled("meet.c");
     let mark = mark(test);
@@ -19,14 +19,15 @@ fn job(test: &str, flags: &[&str], seconds: &str) -> (Child, String, tempfile::T
     (child, mark, directory)
 }
 
-/// A node of the job.
+/// Returns a node of the job.
 fn node(mark: &str) -> i32 {
     let nodes = marked(mark);
     let is_node = |line: &str| !line.contains("hiroba run") && line.contains("program");
     nodes.iter().filter(|(_, line)| is_node(line)).map(|(pid, _)| *pid).max().expect("the job runs")
 }
 
-/// Stops processes for longer than silence is borne by default, and lets them go on. It is the passing of time itself that is tried.
+/// Stops processes for longer than the default tolerates, and continues them. The passing of time itself is
+/// tested.
 fn stop_for_a_while(processes: &[i32]) {
     processes.iter().for_each(|pid| send_to(*pid, libc::SIGSTOP));
     std::thread::sleep(Duration::from_secs(5));
@@ -38,18 +39,18 @@ fn a_node_that_is_stopped_ends_the_job() {
     let (child, mark, _directory) = job("stopped-node", &["--dead-after", "1"], "600");
     send_to(node(&mark), libc::SIGSTOP);
     let called = finish(child);
-    // Who notices it first, the launcher or the other node, is chance.
+    // Which notices it first, the launcher or the other node, is arbitrary.
     let said = called.stderr.contains("has answered nothing for 1 s")
         || called.stderr.contains("has heard nothing of node");
     assert!(called.status == 125 && said && called.stderr.contains("--dead-after"), "{called:?}");
     assert_eq!(processes_marked(&mark), 0);
 }
 
-/// A report of a silent node must do for a hang that never comes again: each of the program's and the
-/// runtime's threads has its line, which says whether it sleeps, where, in which function of the kernel, and
-/// what it had of the processors.
+/// Asserts that the report of a silent node suffices for a hang that never comes again: each of the program's
+/// and the runtime's threads has its line, which says whether it sleeps, where, in which function of the
+/// kernel, and what it had of the processors.
 fn tells_of_each_thread(called: &Called) {
-    // Who notices it first, the launcher or the other node, is chance.
+    // Which notices it first, the launcher or the other node, is arbitrary.
     let silent = ["has answered nothing for 1 s: its runtime hangs", "has heard nothing of node 1"];
     let is_told = silent.iter().any(|said| called.stderr.contains(said));
     assert!(called.status == 125 && is_told && called.stderr.contains("ending the job"), "{called:?}");
@@ -76,7 +77,7 @@ fn tells_of_each_thread(called: &Called) {
     );
 }
 
-/// Whether the kernel tells in which of its functions a sleeping thread of this user waits.
+/// Returns true if the kernel reports in which of its functions a sleeping thread of this user waits.
 fn tells_wait_channels() -> bool {
     let (tell, told) = std::sync::mpsc::channel();
     let (end, ended) = std::sync::mpsc::channel::<()>();
@@ -86,7 +87,7 @@ fn tells_wait_channels() -> bool {
     });
     let channel = format!("/proc/self/task/{}/wchan", told.recv().expect("it is sent"));
     let sleeps_in = || std::fs::read_to_string(&channel).unwrap_or_default();
-    // It falls asleep soon, if that is told at all.
+    // It falls asleep soon, if that is reported at all.
     let tells = (0..200).any(|_| {
         std::thread::sleep(Duration::from_millis(5));
         !matches!(sleeps_in().trim(), "" | "0")
@@ -120,7 +121,7 @@ fn a_node_that_hangs_on_another_host_is_told_of_thread_by_thread() {
     }
 }
 
-/// The program had no right to hang.
+/// Asserts a program that must not hang.
 fn cannot_hang(called: &Called) -> bool {
     let cannot = called.status == 77;
     if cannot {

@@ -1,5 +1,5 @@
-//! The command as its users meet it, and the jobs it runs. All in one program, which is linked once; `cargo test -p hiroba-cli --test all
-//! matrix::` runs one file of it.
+//! Tests of the command as its users see it, and of the jobs that it runs, all in one program, which is
+//! linked once; `cargo test -p hiroba-cli --test all matrix::` runs one file of it.
 
 mod account;
 mod apps;
@@ -14,6 +14,8 @@ mod deaths;
 mod debugger;
 mod demo;
 mod doctor;
+mod executables;
+mod guide;
 mod habits;
 mod handover;
 mod hosts;
@@ -27,6 +29,7 @@ mod matrix;
 mod memory_limit;
 mod mistakes;
 mod nodes;
+mod openmp;
 mod out_of_memory;
 mod plain;
 mod plain_programs;
@@ -42,6 +45,7 @@ mod soak;
 mod splash;
 mod strangers;
 mod support;
+mod swap;
 mod trace;
 mod untrusted;
 mod wakeups;

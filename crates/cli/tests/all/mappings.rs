@@ -1,5 +1,6 @@
-//! System calls that change how memory is mapped, made on shared memory in real jobs (`tests/programs/mappings.c`): under every fault source and
-//! write tracking, as root and as an ordinary user, in jobs of one and two nodes.
+//! System calls that change how memory is mapped, made on shared memory in real jobs
+//! (`tests/programs/mappings.c`): under every fault source and write tracking, as root and as an ordinary
+//! user, in jobs of one and two nodes.
 
 use crate::programs::{compile, finish, in_every_way, run, ways};
 
@@ -48,7 +49,7 @@ fn a_program_may_lock_all_its_future_before_it_joins() {
     for way in ways() {
         let output = finish(&mut way.job(2, &[], &program, &["before"]));
         let said = String::from_utf8_lossy(&output.stderr);
-        // An ordinary user may not lock as much as the library and its memory take, and hears of it.
+        // An ordinary user may not lock as much as the library and its memory take, and gets a message.
         assert!(
             output.status.success()
                 || way.as_nobody && (said.contains("mlockall") || said.contains("ulimit -l")),
@@ -57,7 +58,7 @@ fn a_program_may_lock_all_its_future_before_it_joins() {
     }
 }
 
-/// Each call that refuses speaks once on each node, however often it does.
+/// Each call that refuses prints one message on each node, however often it refuses.
 #[test]
 fn what_is_refused_is_told_once() {
     let output = run(2, &[], &compile(PROGRAM), &[]);
@@ -79,7 +80,7 @@ fn what_is_refused_is_told_once() {
     );
 }
 
-/// A bad access to memory that is allocated is not told as one to memory that is not.
+/// A bad access to allocated memory is not reported as one to unallocated memory.
 #[test]
 fn a_touch_of_allocated_memory_that_kills_is_explained() {
     let program = compile(PROGRAM);
@@ -97,7 +98,7 @@ fn a_touch_of_allocated_memory_that_kills_is_explained() {
         assert!(killed("data").contains("it holds no code that may be executed: call mprotect"), "{way:?}");
         assert!(killed("taken").contains("a system call that libhiroba.so does not see"), "{way:?}");
     }
-    // Executing data must not fault without end, where faults are all that protects it.
+    // Executing data must not fault endlessly where only faults protect it.
     for way in ways() {
         let output = finish(&mut way.job(2, &[], &program, &["data"]));
         let said = String::from_utf8_lossy(&output.stderr);

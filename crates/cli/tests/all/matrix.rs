@@ -1,16 +1,18 @@
-//! Every example program under every protocol, over every fabric, on 1, 2, 4 and 8 nodes, with one thread a node and on some with two, and over a
-//! network that loses, reorders and duplicates: each finds what one thread finds, and its trace keeps its protocol's axioms.
+//! Every example program under every protocol, over every fabric, on 1, 2, 4 and 8 nodes, with one thread per
+//! node and on some with two, and over a network that loses, reorders and duplicates. Each finds what one
+//! thread finds, and its trace satisfies its protocol's axioms.
 //!
-//! That takes long, so the test runs each program once under each protocol, every time in another way. All of it:
-//! `HIROBA_MATRIX=all cargo test --release -p hiroba-cli --test all matrix:: -- --nocapture`.
+//! That takes long, so the test runs each program once under each protocol, every time in another way. To run
+//! everything: `HIROBA_MATRIX=all cargo test --release -p hiroba-cli --test all matrix:: -- --nocapture`.
 
 use std::path::{Path, PathBuf};
 
 use hiroba_node::Protocol;
+use hiroba_wire::FabricKind;
 
 use crate::support::{Called, finish, hiroba, start};
 
-/// Small problems: what is tried here is who finds what others have written, not how fast.
+/// Small problems: the test is whether nodes find what others have written, not how fast.
 const PROGRAMS: [(&str, &[&str]); 14] = [
     ("nbody", &["-n", "200", "-s", "4"]),
     ("mandelbrot", &["-n", "90", "-p", "5", "-i", "300"]),
@@ -41,7 +43,7 @@ struct Way {
 
 fn ways() -> Vec<Way> {
     let mut ways = Vec::new();
-    for fabric in ["udp", "tcp", "shm"] {
+    for fabric in FabricKind::ALL.map(FabricKind::name) {
         for nodes in ["1", "2", "4", "8"] {
             ways.push(Way { nodes, threads: "1", fabric, is_network_bad: false });
         }
@@ -59,7 +61,7 @@ fn apps() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../apps").canonicalize().expect("the repository has it")
 }
 
-/// The programs, compiled, and a text.
+/// Returns a directory with the compiled programs, and a text.
 fn workshop() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a temporary directory");
     for (name, _) in PROGRAMS {
@@ -76,7 +78,8 @@ fn workshop() -> tempfile::TempDir {
     directory
 }
 
-/// Runs a program and judges its trace; what it printed that does not depend on how it was run.
+/// Runs a program and checks its trace. Returns the part of its output that does not depend on how it was
+/// run.
 fn run(workshop: &Path, (name, given): (&str, &[&str]), protocol: Protocol, way: Way) -> Vec<String> {
     let trace = tempfile::tempdir().expect("a temporary directory");
     let text = workshop.join("text").display().to_string();

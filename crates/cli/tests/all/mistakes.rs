@@ -1,5 +1,5 @@
-//! Mistakes of programs that are caught: waits that can never end, data races, touches of what is not allocated, calls
-//! that a correct program does not make.
+//! Errors of programs that are caught: deadlocks, data races, accesses to unallocated memory, calls that a
+//! correct program does not make.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -14,7 +14,8 @@ fn source(name: &str) -> PathBuf {
         .expect("a program")
 }
 
-/// Compiled programs, with debug information, for the life of the test process.
+/// Returns a directory of compiled programs, with debug information, which exists as long as the test
+/// process.
 fn workshop() -> &'static Path {
     static DIRECTORY: OnceLock<tempfile::TempDir> = OnceLock::new();
     DIRECTORY
@@ -35,7 +36,7 @@ fn workshop() -> &'static Path {
         .path()
 }
 
-/// Where the program says `HERE: what`, as `file.c:line`.
+/// Returns where the program says `HERE: what`, as `file.c:line`.
 fn here(name: &str, what: &str) -> String {
     let text = std::fs::read_to_string(source(name)).expect("a readable source");
     let marker = format!("HERE: {what} */");
@@ -51,12 +52,12 @@ fn run(flags: &[&str], program: &str, how: &str) -> Called {
     finish(start(&mut hiroba(&line)))
 }
 
-/// The report's first line and, for each node, where it waits.
+/// Asserts the report's first line and, for each node, where it waits.
 #[track_caller]
 fn reports(called: &Called, waits: &[(&str, &str)]) {
     assert_eq!(called.status, 125, "{called:?}");
     let lines: Vec<&str> = called.stderr.lines().collect();
-    assert!(lines[0].starts_with("hiroba: nobody can go on: every thread"), "{called:?}");
+    assert!(lines[0].starts_with("hiroba: deadlock: every thread"), "{called:?}");
     assert_eq!(lines.len(), 1 + waits.len(), "{called:?}");
     for ((start, place), line) in waits.iter().zip(&lines[1..]) {
         assert!(
@@ -147,15 +148,15 @@ fn nodes_that_write_the_same_word_are_told_of() {
     says_what_was_looked_at(&lines[4..], &called);
 }
 
-/// The summary says on what it rests, and what nobody has looked at.
+/// Asserts that the summary says what it rests on, and what was not searched.
 #[track_caller]
 fn says_what_was_looked_at(lines: &[&str], called: &Called) {
     let [looked, not_looked] = lines else { panic!("expected two lines: {called:?}") };
-    assert!(looked.starts_with("  looked at: what stores changed, byte by byte ("), "{called:?}");
-    assert!(not_looked.starts_with("  not looked at: other loads, "), "{called:?}");
+    assert!(looked.starts_with("  searched: what stores changed, byte by byte ("), "{called:?}");
+    assert!(not_looked.starts_with("  not searched: other loads, "), "{called:?}");
 }
 
-/// The load is named, and the byte: the fault tells both, from every source.
+/// The load and the byte are named: the fault gives both, from every source.
 #[test]
 fn a_node_that_reads_what_another_writes_is_told_of() {
     for source in SOURCES.into_iter().filter(|source| has(source)) {
@@ -168,8 +169,8 @@ fn a_node_that_reads_what_another_writes_is_told_of() {
                 && lines[0].ends_with("that node 0 wrote without synchronisation"),
             "{source}: {called:?}"
         );
-        // A source that reports faults to another thread does not say which instruction it was.
-        let load = if source == "event" { "load not known".to_owned() } else { here("race.c", "load") };
+        // A source that reports faults to another thread does not report the instruction.
+        let load = if source == "event" { "load unknown".to_owned() } else { here("race.c", "load") };
         assert!(lines[2].starts_with("  node 1: load ") && lines[2].contains(&load), "{source}: {called:?}");
     }
 }
@@ -196,7 +197,7 @@ fn programs_in_good_order_have_no_races() {
     for flags in [&["-n", "4", "--races"][..], &["-n", "3", "--races", "--write-tracking", "fault"]] {
         let called = run(flags, "race", "in-order");
         let lines: Vec<&str> = called.stderr.lines().collect();
-        let none = "hiroba: no data races between nodes found in what was looked at";
+        let none = "hiroba: no data races between nodes found in what was searched";
         assert_eq!((called.status, lines.first().copied()), (0, Some(none)), "{called:?}");
         says_what_was_looked_at(&lines[1..], &called);
     }
@@ -206,7 +207,7 @@ fn programs_in_good_order_have_no_races() {
 
 const SOURCES: [&str; 3] = ["event", "sigbus", "sigsegv"];
 
-/// Whether the machine and this user have the fault source; says so when not.
+/// Returns true if the machine and this user have the fault source; prints a message otherwise.
 fn has(source: &str) -> bool {
     let called = run(&["-n", "2", "--fault-source", source], "race", "in-order");
     if called.status != 0 {
@@ -215,8 +216,8 @@ fn has(source: &str) -> bool {
     called.status == 0
 }
 
-/// The program's touch of an address ends the job by SIGSEGV, after two lines: one that names node, address and `place`, and
-/// the launcher's.
+/// Asserts that the program's access to an address ends the job by SIGSEGV, after two lines: one that names
+/// node, address and `place`, and the launcher's.
 #[track_caller]
 fn dies(flags: &[&str], how: &str, node: usize, place: &str) {
     let called = run(flags, "bounds", how);
@@ -277,7 +278,7 @@ fn other_bad_pointers_are_not_taken_for_shared_ones() {
     is_told_as_private(&run(&["-n", "1"], "bounds", "private"));
 }
 
-/// The address is named, and not as shared memory's.
+/// Asserts that the address is named, and not as one of shared memory.
 #[track_caller]
 fn is_told_as_private(called: &Called) {
     assert_eq!(called.status, 128 + libc::SIGSEGV, "{called:?}");
@@ -287,7 +288,8 @@ fn is_told_as_private(called: &Called) {
     assert_eq!(called.stderr.lines().count(), 2, "{called:?}");
 }
 
-/// A mistake, threads a node that it takes, who makes it on 3 nodes (0 or 2), and what is said of it.
+/// Errors: the name, threads per node that it needs, the node that makes it on 3 nodes (0 or 2), and the
+/// message.
 const MISUSES: &[(&str, &str, usize, &str)] = &[
     ("unlock-unheld", "1", 2, "hiroba_unlock: lock 17 is not held by this thread"),
     ("unlock-anothers", "1", 2, "hiroba_unlock: lock 17 is not held by this thread"),
@@ -309,8 +311,8 @@ const MISUSES: &[(&str, &str, usize, &str)] = &[
         "hiroba_free: block of 40 bytes at 0x480000000000 was already freed on node 2",
     ),
     ("free-inside", "1", 0, "0x480000000010, which is 16 bytes into the block of 40 bytes at 0x480000000000"),
-    ("free-region", "1", 2, "expected the address of a block that hiroba_malloc gave out"),
-    ("free-private", "1", 2, "expected the address of a block that hiroba_malloc gave out"),
+    ("free-region", "1", 2, "expected the address of a live block from hiroba_malloc"),
+    ("free-private", "1", 2, "expected the address of a live block from hiroba_malloc"),
     (
         "realloc-freed",
         "1",
@@ -329,7 +331,7 @@ fn misuse_is_named_with_who_made_it() {
         called.says(125, phrase);
         assert!(called.stderr.starts_with(&format!("hiroba: node {node}: ")), "{how}: {called:?}");
     }
-    // Where the mistake is not about another node or a second thread, it is one in a job of one node too.
+    // An error that does not involve another node or a second thread also occurs in a job of one node.
     let alone = |how: &&str| {
         !matches!(*how, "unlock-anothers" | "free-twice-remotely" | "free-after-anothers" | "two-threads")
     };
@@ -347,7 +349,7 @@ fn misuse_is_named_with_who_made_it() {
 
 #[test]
 fn collectives_that_differ_between_nodes_are_named() {
-    // Whoever comes last is said to disagree, so the order of the words is open.
+    // The message blames the node that comes last, so the order of the words is open.
     let mistakes: [(&str, &[&str]); 3] = [
         (
             "return-early",

@@ -1,8 +1,8 @@
 //! Nodes that speak the control protocol: joining, leaving, dying between.
 //!
-//! The nodes are this very program, started by the launcher to run the test [`NODE`] alone; what they do is
-//! in the variable `NODE_ACTIONS`: for each node words with commas between, nodes apart by semicolons, the
-//! last for all further nodes.
+//! The nodes are this program, started by the launcher to run only the test [`NODE`]. Their actions are in
+//! the variable `NODE_ACTIONS`: for each node words separated by commas; nodes are separated by semicolons,
+//! and the last entry is for all further nodes.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -89,10 +89,10 @@ fn act(channel: BorrowedFd, job: &JobDescription, word: &str) {
         "sleep" => std::thread::sleep(Duration::from_millis(value.parse().unwrap())),
         "kill" => {
             let signal = value.parse().unwrap();
-            // Rust's own handler for SIGSEGV would take the signal for a mistake and go on.
+            // Rust's own handler for SIGSEGV would treat the signal as an error and continue.
             // SAFETY: the default action runs no code of ours.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
-            // To this thread, so that it does not get to its next action before.
+            // Sent to this thread, so that it does not reach its next action first.
             // SAFETY: raise touches no memory.
             unsafe { libc::raise(signal) };
         }
@@ -110,8 +110,8 @@ fn act(channel: BorrowedFd, job: &JobDescription, word: &str) {
     }
 }
 
-/// Waits in good order for ever, and says so often; node 0 for a lock that the last node holds, the others in a barrier. So
-/// many messages have been sent in all, of which each node has received one.
+/// Waits forever and reports it often: node 0 for a lock that the last node holds, the others in a barrier.
+/// `sent` messages have been sent in total, of which each node has received one.
 fn wait(channel: BorrowedFd, job: &JobDescription, sent: u64) {
     let first = job.node == NodeId::ZERO;
     let last = job.node.index() + 1 == job.addresses.len();
@@ -141,7 +141,7 @@ fn race(channel: BorrowedFd, address: u64) {
     tell(channel, &ToLauncher::Race(report));
 }
 
-/// What the job's description promises, seen from inside a node.
+/// Checks the promises of the job's description from inside a node.
 fn check_job(job: &JobDescription) {
     assert_eq!(job.addresses.len().to_string(), std::env::var("HIROBA_NODES").unwrap());
     assert_eq!(job.node.to_string(), std::env::var("HIROBA_NODE").unwrap());
@@ -169,7 +169,7 @@ fn enter(door: BorrowedFd) -> OwnedFd {
     ours
 }
 
-/// The job, and the descriptors that came with it.
+/// Receives the job, and the descriptors that come with it.
 fn receive_job(channel: BorrowedFd) -> (Box<JobDescription>, Vec<OwnedFd>) {
     let mut bytes = vec![0u8; CONTROL_MESSAGE_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -220,7 +220,7 @@ fn node() {
     std::process::exit(0);
 }
 
-/// `hiroba run` with `flags` on nodes that act so. libtest's words on standard output are no node's.
+/// Returns `hiroba run` with `flags` on nodes with these actions. libtest's output is not the nodes'.
 fn job(flags: &[&str], actions: &str) -> Command {
     let program = std::env::current_exe().unwrap();
     let mut line = vec!["run"];
@@ -253,7 +253,8 @@ fn a_job_in_good_order_says_nothing() {
 
 #[test]
 fn no_node_starts_before_all_have_joined() {
-    // Were node 0 let go early, it would leave and exit while node 1 still sleeps; its status then stands.
+    // If node 0 were released early, it would leave and exit while node 1 still sleeps, and its status would
+    // count.
     let called = nodes("2", "join,start,leave;sleep=200,exit=3");
     called.says(3, "node 1");
     assert!(called.stderr.contains("without having joined the job"), "{called:?}");
@@ -298,7 +299,7 @@ fn another_version_and_garbage_are_refused() {
 
 #[test]
 fn a_program_of_another_build_is_told_of_this_one_and_nothing_else() {
-    // It would fail with other words if it were given the job.
+    // It would fail with another message if it were given the job.
     let mut command = job(&["-n", "1"], "exit=7");
     finish_quietly(command.env("NODE_BUILD", "0123456789abcdef"))
         .says(125, "was built with build 0123456789abcdef of Hiroba");
@@ -408,9 +409,9 @@ fn the_jobs_description_holds_what_was_asked_for() {
     assert_eq!(called.status, 0, "{called:?}");
     let lines: Vec<&str> = called.stderr.lines().collect();
     assert_eq!(lines.len(), 3, "{called:?}");
-    assert_eq!(lines[0], "hiroba: no data races between nodes found in what was looked at");
+    assert_eq!(lines[0], "hiroba: no data races between nodes found in what was searched");
     assert!(lines[1].contains("(2 pages of intervals)") && lines[1].ends_with("(6 loads)"), "{called:?}");
-    assert!(lines[2].starts_with("  not looked at: other loads, "), "{called:?}");
+    assert!(lines[2].starts_with("  not searched: other loads, "), "{called:?}");
 }
 
 #[test]
@@ -423,10 +424,7 @@ fn a_job_in_which_all_wait_for_each_other_is_ended_with_a_report() {
         "  node 1 thread 0: hiroba_barrier() at /no/such/program+0x10",
         "  node 2 thread 0: hiroba_barrier() at /no/such/program+0x10",
     ];
-    assert!(
-        lines[0].starts_with("hiroba: nobody can go on: every thread of all 3 nodes waits"),
-        "{called:?}"
-    );
+    assert!(lines[0].starts_with("hiroba: deadlock: every thread of all 3 nodes waits"), "{called:?}");
     assert_eq!(lines[1..], waits);
 }
 
@@ -454,7 +452,7 @@ fn races_are_told_once_and_do_not_change_the_status() {
         "hiroba: data race: nodes 0 and 1 both wrote 4 bytes at 0x10 (100 bytes of hiroba_alloc) \
          without synchronisation"
     );
-    assert_eq!(lines[1], "  node 0: first store to the page not known");
+    assert_eq!(lines[1], "  node 0: first store to the page unknown");
     assert_eq!(lines[6], "hiroba: 2 data races found");
-    assert!(lines[9].starts_with("  nodes 0, 1 did not leave the job in good order"), "{called:?}");
+    assert!(lines[9].starts_with("  nodes 0, 1 did not leave the job properly"), "{called:?}");
 }

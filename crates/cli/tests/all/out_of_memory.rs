@@ -1,4 +1,4 @@
-//! A node that the kernel kills for want of memory, in a control group with little of it.
+//! A node that the kernel kills for lack of memory, in a control group with little of it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,16 +7,16 @@ use std::process::Stdio;
 use crate::deaths::compile;
 use crate::support::{eventually, finish, shell, start};
 
-/// The job's own needs fit in well.
+/// The limit, which suffices for the job's own needs.
 const LIMIT_BYTES: &str = "134217728";
 
-/// A control group of this test's own, whose memory is limited.
+/// A control group of this test, whose memory is limited.
 struct Group {
     directory: PathBuf,
 }
 
 impl Group {
-    /// `Err` says what this machine or user lacks for it.
+    /// The error says what this machine or user lacks for it.
     fn new() -> Result<Group, String> {
         let mount = Path::new("/sys/fs/cgroup");
         let name = format!("hiroba-test-{}", std::process::id());
@@ -41,7 +41,7 @@ impl Group {
             return Err(format!("the memory controller is not enabled for groups in {}", parent.display()));
         }
         fs::write(&file, LIMIT_BYTES).map_err(failed)?;
-        // Where there is no swap these files may be missing, too.
+        // Without swap these files may be missing, too.
         let _ = fs::write(group.directory.join(others[0]), others[1]);
         Ok(group)
     }
@@ -50,7 +50,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // The last process may be in it for a moment still.
+            // The last process may still be in it for a moment.
             eventually("the control group is empty", || fs::remove_dir(&self.directory).is_ok());
         }
     }
@@ -72,7 +72,7 @@ fn a_kill_for_want_of_memory_is_told_as_one() {
     }
     assert_eq!(called.status, 128 + libc::SIGKILL, "{called:?}");
     for part in
-        ["node 1 ", "was killed by ", "probably by the kernel for want of memory", "has reached its limit"]
+        ["node 1 ", "was killed by ", "probably by the kernel for lack of memory", "has reached its limit"]
     {
         assert!(called.stderr.contains(part), "expected {part:?}: {called:?}");
     }

@@ -1,5 +1,5 @@
-//! The plain programs of `apps/plain`: on threads of one process and on nodes they find the same, nothing in
-//! them races, bad arguments are refused, and their own checks find what is planted.
+//! The plain programs of `apps/plain` find the same on threads of one process and on nodes, and have no
+//! races. Bad arguments are refused, and their own checks find planted errors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use crate::support::forms::{self, apps};
 use crate::support::{Called, finish, hiroba, start};
 
-/// A program and arguments of a small problem.
+/// Programs with the arguments of small problems.
 const PROBLEMS: [(&str, &[&str]); 18] = [
     ("lu-contiguous", &["-n", "96"]),
     ("lu-rows", &["-n", "96"]),
@@ -31,10 +31,10 @@ const PROBLEMS: [(&str, &[&str]); 18] = [
     ("mg", &["-n", "16", "-s", "2"]),
 ];
 
-/// Programs that also run over shared memory: barriers, locks, `hiroba_malloc` and conditions among them.
+/// Programs that also run over shared memory: they use barriers, locks, `hiroba_malloc` and conditions.
 const OVER_SHM: [&str; 5] = ["ocean-rows", "water", "water-cells", "tasks", "cholesky"];
 
-/// Programs that compute the same by other layouts or partitions.
+/// Programs that compute the same with other layouts or partitions.
 const TWINS: [(&str, &str); 4] = [
     ("lu-rows", "lu-contiguous"),
     ("ocean-rows", "ocean-contiguous"),
@@ -44,7 +44,7 @@ const TWINS: [(&str, &str); 4] = [
 
 const STRICT: [&str; 6] = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
-/// On nodes (of a job), or on the threads of one process.
+/// On nodes of a job, or on the threads of one process.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
     Nodes,
@@ -64,7 +64,7 @@ fn compile(form: Form, flags: &[&str], source: &Path, program: &Path) {
     assert_eq!(called.status, 0, "{}: {called:?}", source.display());
 }
 
-/// Everything compiled in both forms, for the life of the test process.
+/// Returns a program; everything is compiled in both forms, and exists as long as the test process.
 fn program(form: Form, name: &str) -> PathBuf {
     static DIRECTORY: OnceLock<tempfile::TempDir> = OnceLock::new();
     let path = |directory: &Path, form: Form, name: &str| {
@@ -94,7 +94,7 @@ fn on_threads(count: &str, name: &str, given: &[&str]) -> Called {
     finish(start(command.args(given).args(["--threads", count])))
 }
 
-/// The checksum of a run that passed its checks, and the form of its last line.
+/// Returns the checksum of a run that passed its checks, and checks the form of its last line.
 #[track_caller]
 fn checksum(called: &Called) -> String {
     assert_eq!(called.status, 0, "{called:?}");
@@ -111,7 +111,7 @@ fn checksum(called: &Called) -> String {
     }
 }
 
-/// Equal digits; decimal numbers, of sums whose order varies, agree to nine digits or so.
+/// Asserts equal digits; decimal numbers, of sums whose order varies, must agree to about nine digits.
 #[track_caller]
 fn assert_agree(found: &str, expected: &str, what: &str) {
     let number = |text: &str| text.parse::<f64>().ok().filter(|_| text.contains('.'));
@@ -201,7 +201,7 @@ fn help_is_help() {
     }
 }
 
-/// Mistakes that the programs' own checks must find: the source, what stands there, what replaces it.
+/// Errors that the programs' own checks must find: the source, the text in it, and its replacement.
 const PLANTED: [(&str, &str, &str); 20] = [
     ("lu-contiguous", "d[i * B + k], x + k * B, B)", "d[i * B + k], x + k * B, B - 1)"),
     ("lu-rows", "l[i * n + k], u + k * n, B)", "l[i * n + k], u + k * n, B - 1)"),

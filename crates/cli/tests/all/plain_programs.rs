@@ -1,4 +1,4 @@
-//! Programs that know nothing of Hiroba: what they get, and what their ends mean.
+//! Programs that do not use Hiroba: what they get, and what their ends mean.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -15,7 +15,7 @@ fn the_status_is_node_zeros_then_the_first_others() {
     sh("2", "exit 3").says(3, "on both nodes without having joined");
     sh("1", "exit 9").says(9, "the program ended without having joined");
     sh("4", "exit $((HIROBA_NODE * 10))").says(10, "on all 4 nodes");
-    // Whichever node ends first, node 0 speaks first.
+    // Whichever node ends first, node 0's output comes first.
     sh("3", "[ $HIROBA_NODE = 0 ] && sleep 0.2; exit $((HIROBA_NODE + 4))").says(4, "all 3 nodes");
 }
 
@@ -79,8 +79,8 @@ fn much_labelled_output_arrives_whole() {
 
 #[test]
 fn nothing_of_the_launchers_leaks_into_nodes() {
-    // Beside the standard streams: the door to the launcher, and what ls itself opens. What the test
-    // program passes on by accident is in both listings.
+    // Beside the standard streams: the door to the launcher, and what ls itself opens. Descriptors that the
+    // test program passes on by accident are in both listings.
     let listing = "ls /proc/self/fd | wc -l";
     let outside: i32 = finish(start(&mut shell(listing))).stdout.trim().parse().unwrap();
     let called = call(&["run", "-n", "3", "sh", "-c", listing]);

@@ -1,4 +1,5 @@
-//! The example of `docs/PORTING.md`: as it stands there, it compiles, and finds the same before and after.
+//! The example of `docs/guide/src/porting.md` compiles as it stands there, and finds the same before and
+//! after.
 
 use std::fs;
 use std::path::Path;
@@ -8,15 +9,15 @@ use crate::support::{Called, call, finish, start};
 /// What both forms print: the sum of the first million terms of the harmonic series.
 const SUM: &str = "14.392727\n";
 
-/// The blocks of C in the document.
+/// Returns the blocks of C in the document.
 fn examples() -> Vec<String> {
-    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/PORTING.md");
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/src/porting.md");
     let text = fs::read_to_string(document).expect("the document");
     let blocks = text.split("\n```c\n").skip(1);
     blocks.map(|rest| rest.split("\n```\n").next().expect("a block has an end").to_owned() + "\n").collect()
 }
 
-/// Compiles a block; the program's path.
+/// Compiles a block, and returns the program's path.
 fn compile(directory: &Path, name: &str, text: &str) -> String {
     let path = |name: &str| directory.join(name).to_str().expect("a UTF-8 path").to_owned();
     let (source, program) = (path(&format!("{name}.c")), path(name));

@@ -1,9 +1,10 @@
-//! Ports in real jobs: the programs of `apps/ports`, and `tests/programs/ports.c`, on some nodes, over each
-//! fabric and a bad network, under each protocol.
+//! Ports in real jobs: the programs of `apps/ports`, and `tests/programs/ports.c`, on several nodes, over
+//! each fabric and a bad network, under each protocol.
 
 use std::path::{Path, PathBuf};
 
 use hiroba_node::Protocol;
+use hiroba_wire::FabricKind;
 
 use crate::support::{Called, finish, hiroba, start};
 
@@ -35,7 +36,7 @@ fn passes(nodes: &str, options: &[&str], program: &Path, given: &[&str]) {
 fn passes_everywhere(source: &str, given: &[&str]) {
     let (_directory, program) = compiled(source);
     for nodes in ["1", "2", "4"] {
-        for fabric in ["udp", "tcp", "shm"] {
+        for fabric in FabricKind::ALL.map(FabricKind::name) {
             passes(nodes, &["--fabric", fabric], &program, given);
         }
     }
@@ -72,7 +73,7 @@ fn what_was_written_before_a_message_is_seen_after_it_under_each_protocol() {
     }
 }
 
-/// The same program with a mistake in it: the check is awake.
+/// The same program with an error, which its check must find.
 #[test]
 fn what_is_written_after_a_message_is_not_seen() {
     let (_directory, program) = compiled("apps/ports/handover.c");

@@ -1,11 +1,12 @@
 //! Every program of `tests/programs` and `apps` in real jobs: compiled by `hiroba cc`, run by `hiroba run`.
 //!
-//! The programs verify themselves; what is asserted here is that they end with status 0 within bounded time. How the jobs are
-//! chosen, so that all of them take a minute or two: every program runs on 1, 3, 4 and 8 nodes as a user would run it, on 2
-//! nodes in every *way* (below), and on 4 nodes over a network that loses, reorders and duplicates datagrams. What a page's size or a node's
-//! threads may change runs with several of those too.
+//! The programs verify themselves; asserted here is that they end with status 0 within bounded time. The jobs
+//! are chosen so that all of them take a minute or two: every program runs on 1, 3, 4 and 8 nodes as a user
+//! would run it, on 2 nodes in every *way* (below), and on 4 nodes over a network that loses, reorders and
+//! duplicates datagrams. Programs that depend on the page size or the number of threads also run with several
+//! of these.
 //!
-//! A way is a fault source, a write tracking, and, where root runs the tests, an ordinary user as well as root.
+//! A way is a fault source, a write tracking, and, if root runs the tests, an ordinary user as well as root.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -20,10 +21,10 @@ use hiroba_trace::RunStatistics;
 
 const HIROBA: &str = env!("CARGO_BIN_EXE_hiroba");
 
-/// No program takes nearly as long, even on a crowded machine.
+/// The time limit of a program: no program takes nearly as long, even on a crowded machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The user and group called `nobody`, for what root does not prove.
+/// The user and group called `nobody`, for what root cannot prove.
 const NOBODY: u32 = 65534;
 
 const BAD_NETWORK: &[&str] = &["--inject", "loss=0.05,reorder=0.05,dup=0.02,seed=7"];
@@ -32,7 +33,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository exists")
 }
 
-/// Compiled programs, for the life of the test process; anybody may read them.
+/// Returns a directory of compiled programs, readable for all, which exists as long as the test process.
 fn workshop() -> &'static Path {
     static DIRECTORY: OnceLock<tempfile::TempDir> = OnceLock::new();
     let make = || {
@@ -51,7 +52,8 @@ fn library() -> PathBuf {
     Path::new(directory.expect("a directory to link from")).join("libhiroba.so")
 }
 
-/// The command and its library where an ordinary user can read them, for the build directory may be root's alone.
+/// Returns a directory with the command and its library that an ordinary user can read, since the build
+/// directory may be closed to others.
 fn public_house() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
@@ -87,7 +89,7 @@ fn unique() -> String {
     NEXT.fetch_add(1, Ordering::Relaxed).to_string()
 }
 
-/// Runs a command, and kills it when it takes too long.
+/// Runs a command, and kills it if it takes too long.
 pub(crate) fn finish(command: &mut Command) -> Output {
     let describe = format!("{command:?}");
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -128,12 +130,12 @@ pub(crate) fn run(nodes: u16, options: &[&str], program: &Path, arguments: &[&st
     succeeds(job(Path::new(HIROBA), nodes, options, program, arguments))
 }
 
-/// How faults come, how writes are noticed, and who runs the job.
+/// How faults are caught, how writes are detected, and which user runs the job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     source: &'static str,
     tracking: &'static str,
-    /// Not as root, though the tests are run by root.
+    /// Whether an ordinary user runs the job although root runs the tests.
     pub(crate) as_nobody: bool,
 }
 
@@ -160,7 +162,7 @@ impl Way {
     }
 }
 
-/// The ways that this machine and user have; the rest are named on stderr.
+/// Returns the ways that this machine and user have; the others are named on stderr.
 pub(crate) fn ways() -> &'static [Way] {
     static WAYS: OnceLock<Vec<Way>> = OnceLock::new();
     WAYS.get_or_init(|| {
@@ -186,7 +188,7 @@ pub(crate) fn ways() -> &'static [Way] {
         let users: &[bool] = if is_root { &[false, true] } else { &[false] };
         let all = users.iter().flat_map(|&as_nobody| {
             let way = move |&(source, tracking): &_| Way { source, tracking, as_nobody };
-            // Events are a privilege.
+            // Fault events need a privilege.
             modes.iter().map(way).filter(|way| !(way.as_nobody && way.source == "event")).collect::<Vec<_>>()
         });
         let ways: Vec<Way> = all.filter(usable).collect();
@@ -284,7 +286,7 @@ fn run_over(fabric: &str) {
     over(9, &[], &compile("tests/programs/barrier.c"), &["50"]);
 }
 
-/// The programs that say most of a protocol, under the one that `options` choose.
+/// Runs the programs that exercise a protocol most, under the one that `options` choose.
 fn under(options: &[&str]) {
     let programs: [(&str, &[&str]); 10] = [
         ("malloc.c", &[]),
@@ -314,7 +316,8 @@ fn under(options: &[&str]) {
     run(2, &[options, &["-t", "3"]].concat(), &compile("tests/programs/threads.c"), &["3"]);
 }
 
-/// What the weaker protocols promise holds under the stronger one, and a flag may be waited for without a lock.
+/// The promises of the weaker protocols hold under the stronger one, and a program may wait for a flag
+/// without a lock.
 #[test]
 fn programs_run_under_sequential_consistency() {
     let sc = ["--protocol", "sc"];
@@ -326,7 +329,8 @@ fn programs_run_under_sequential_consistency() {
     for source in ["event", "sigbus", "sigsegv"] {
         run(2, &[&sc[..], &["--fault-source", source]].concat(), &program, &["60"]);
     }
-    // Its handlers of all nodes write the same pages every 0.7 ms: among more nodes the pages could not come round in time.
+    // Its handlers of all nodes write the same pages every 0.7 ms: among more nodes the pages could not go
+    // round in time.
     run(2, &sc, &compile("tests/programs/signals.c"), &[]);
 }
 
@@ -438,7 +442,7 @@ fn nodes_have_threads() {
     for (nodes, threads) in [(1, "4"), (2, "2"), (3, "3"), (4, "2")] {
         run(nodes, &["-t", threads], &program, &[]);
     }
-    // What calls no hiroba_run has one thread a node whatever is asked for.
+    // A program that does not call hiroba_run has one thread per node whatever is requested.
     run(2, &["-t", "2"], &compile("tests/programs/random.c"), &["46", "8"]);
 }
 
@@ -566,7 +570,7 @@ pub fn statistics(nodes: u16, options: &[&str], program: &Path, arguments: &[&st
     serde_json::from_slice(&std::fs::read(file).expect("the statistics file")).expect("the contract's JSON")
 }
 
-/// Every node's time is in some class, for each of its threads.
+/// Asserts that every node's time is in some class, for each of its threads.
 fn adds_up(run: &RunStatistics) {
     for node in &run.per_node {
         let (sum, wanted) = (node.time_s.sum(), f64::from(run.threads_per_node) * node.wall_s);
@@ -588,7 +592,7 @@ fn statistics_add_up_and_count_what_happened() {
         }
         let counters = &run.total.counters;
         assert!(counters.read_faults > 0, "{counters:?}");
-        // Asynchronous tracking is there to save these.
+        // Asynchronous tracking exists to avoid these.
         assert!(counters.write_faults > 0 || way.tracking == "async", "{counters:?}");
         assert!(
             counters.pages_fetched > 0 && counters.messages_sent > counters.pages_fetched,
@@ -617,7 +621,7 @@ fn the_time_of_several_threads_adds_up() {
     adds_up(&statistics(1, &["-t", "2"], &in_runs, &["2"]));
 }
 
-/// Homes are where pages are touched first: from then on they cost nothing, however often they are written.
+/// Homes are where pages are touched first: after that they cost nothing, however often they are written.
 #[test]
 fn pages_go_to_who_touches_them_first() {
     let program = compile("tests/programs/first_touch.c");
@@ -627,13 +631,14 @@ fn pages_go_to_who_touches_them_first() {
             let options = [options, &["--protocol", protocol, "--page-size", "4K"]].concat();
             let counters = statistics(3, &options, &program, &[&rounds.to_string()]).total.counters;
             assert_eq!(counters.home_migrations, pages, "{options:?}");
-            // Some more than the first round takes, since pages come ahead of first touches, and copies that nobody reads are updated for a while.
+            // Some more than the first round needs, since pages are fetched ahead of first touches, and
+            // copies that are not read are updated for a while.
             let fetched = counters.pages_fetched + counters.pages_prefetched;
             assert!(fetched < pages * rounds / 4, "{options:?}: {fetched} pages fetched");
             assert!(counters.diffs_made < pages * rounds / 4, "{options:?}: {} diffs", counters.diffs_made);
         }
     }
-    // Nothing moves where homes stay, or do not matter.
+    // Nothing moves if homes stay, or do not matter.
     for protocol in ["lrc", "sc"] {
         let run = statistics(3, &["--protocol", protocol], &program, &["2"]);
         assert_eq!(run.total.counters.home_migrations, 0, "{protocol}");
@@ -652,7 +657,8 @@ fn pages_that_are_read_in_equal_steps_come_ahead() {
             let options = ["--protocol", protocol, "--fabric", "udp", "--page-size", "4K"];
             let counters = statistics(2, &options, &program, &[step]).total.counters;
             let (waited, ahead) = (counters.pages_fetched, counters.pages_prefetched);
-            // Whoever comes to a page that is on its way waits for it, so how many wait depends on who is faster; how many are asked for does not.
+            // A thread that touches a page in flight waits for it, so the number of waits depends on the
+            // speed of threads; the number of requests does not.
             assert!(
                 waited + ahead >= pages && waited + ahead <= pages + 64,
                 "{protocol}, {step}: {counters:?}"
@@ -669,7 +675,7 @@ fn injected_loss_is_repaired_and_counted() {
     assert!(run.total.counters.retransmits > 0);
 }
 
-/// A protocol a region, whatever the job's.
+/// Each region has its own protocol, whatever the job's.
 #[test]
 fn regions_have_protocols_of_their_own() {
     let program = compile("tests/programs/region_protocols.c");
@@ -682,7 +688,8 @@ fn regions_have_protocols_of_their_own() {
     run(3, BAD_NETWORK, &program, &names);
 }
 
-/// Runs of pages are mapped onto their homes' frames where nodes share memory: nothing faults there, and nothing is sent.
+/// If nodes share memory, runs of pages are mapped onto their homes' frames: nothing faults there, and
+/// nothing is sent.
 #[test]
 fn large_regions_under_automatic_update_are_mapped_where_nodes_share_memory() {
     let program = compile("tests/programs/mapped_homes.c");
@@ -714,7 +721,7 @@ fn large_regions_under_automatic_update_are_mapped_where_nodes_share_memory() {
     assert!(faults > 0 && twins > 0 && diffs > 0 && fetched > 0, "over udp nothing is mapped");
 }
 
-/// Once a job, whether the protocol is the job's or a region's.
+/// The message appears once per job, whether the protocol is the job's or a region's.
 #[test]
 fn a_fabric_without_shared_memory_says_once_that_nothing_is_mapped() {
     let program = compile("tests/programs/mapped_homes.c");

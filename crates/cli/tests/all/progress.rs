@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::support::terminal::{screen, terminal};
 use crate::support::{call, finish, hiroba, shell, start};
 
-/// The line comes within seconds.
+/// The line appears within seconds.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Node 0 waits for a byte, the other for node 0.
@@ -49,7 +49,7 @@ fn a_terminal_shows_a_line_that_is_gone_at_the_end() {
     command.arg(&program).env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(terminal);
     let mut child = command.spawn().expect("the command starts");
     drop(command); // the terminal's other side is the job's alone
-    // The program ends when the line has told its rates, so that nothing hangs on how long that takes.
+    // The program ends when the line has shown its rates, so that nothing depends on how long that takes.
     let mut seen = Vec::new();
     let mut let_go = child.stdin.take();
     let limit = Instant::now() + LIMIT;
@@ -113,7 +113,7 @@ fn how_many_nodes_have_joined_is_said_where_that_takes_long() {
     let mut child = command.spawn().expect("the command starts");
     let mut words = BufReader::new(child.stderr.take().expect("piped")).lines();
     let mut next = || words.next().map(|line| line.expect("text"));
-    // Only then node 0 may join.
+    // Only then may node 0 join.
     let told = std::iter::from_fn(&mut next).find(|line| line.contains("8 of 9 nodes have joined"));
     assert_eq!(told.as_deref(), Some("hiroba: starting: 8 of 9 nodes have joined"));
     child.stdin.take().expect("piped").write_all(b"\n").expect("node 0 reads it");
@@ -125,7 +125,7 @@ fn how_many_nodes_have_joined_is_said_where_that_takes_long() {
 #[test]
 fn a_debugger_has_the_terminal_to_itself() {
     call(&["run", "-n", "2", "--progress", "--debug", "1", "true"])
-        .says(125, "--progress and --debug do not go together");
+        .says(125, "--progress and --debug exclude each other");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `hiroba reproduce`: the shape of what it tells, what it refuses, and that it leaves nothing behind.
+//! `hiroba reproduce`: the shape of its output, what it refuses, and that it leaves nothing behind.
 
 use std::io::Read;
 use std::path::Path;
@@ -9,14 +9,14 @@ use serde_json::Value;
 use crate::support::terminal::{in_terminal, screen};
 use crate::support::{call, eventually, finish, hiroba, mark, processes_marked, send, shell, start};
 
-/// With everything temporary in a directory of the test's.
+/// Returns the command with all temporary files in a directory of the test.
 fn reproduce(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = hiroba(&[&["reproduce"], arguments].concat());
     command.env("TMPDIR", directory).env("TERM", "dumb");
     command
 }
 
-/// A text without its line breaks.
+/// Returns a text without its line breaks.
 fn in_one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -25,7 +25,7 @@ fn is_empty(directory: &Path) -> bool {
     directory.read_dir().expect("a directory").next().is_none()
 }
 
-/// Runs as little of a paper as there is, and returns the tables.
+/// Runs the least of a paper, and returns the tables.
 fn tables(paper: &str) -> Vec<Value> {
     let (temporary, results) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (json, html) = (results.path().join("a.json"), results.path().join("a.html"));
@@ -41,7 +41,7 @@ fn tables(paper: &str) -> Vec<Value> {
         called.stderr
     );
     let (first, plots) = match paper {
-        "000" => ("hiroba: datagrams to and fro\n", 4),
+        "000" => ("hiroba: datagrams there and back\n", 4),
         "001" => ("hiroba: compiling functions\n", 4),
         "002" => ("hiroba: the model: normal and shared\n", 2),
         _ => ("hiroba: compiling messages\n", 0),
@@ -105,7 +105,8 @@ fn four_protocols_stand_beside_the_paper() {
         speed_ups.iter().all(|row| row["measured"].as_f64().is_some_and(|times| times > 0.0)),
         "{speed_ups:?}"
     );
-    // 4096 points are 64 rows of 1 KiB: 32 rows of another node's are 4 pages of 8 KiB, and 48 of three others' are 6.
+    // 4096 points are 64 rows of 1 KiB: 32 rows of another node are 4 pages of 8 KiB, and 48 rows of three
+    // others are 6.
     let faults: Vec<_> =
         rows_of(&tables, "read faults a transpose").iter().map(|row| row["measured"].as_f64()).collect();
     assert_eq!(faults[..2], [Some(4.0), Some(6.0)], "row by row, on 2 and 4 nodes");
@@ -158,7 +159,7 @@ fn a_terminal_shows_remarks_once_and_of_the_bar_nothing_in_the_end() {
     drop(command); // the terminal's other side is the command's alone
     let looking = std::thread::spawn(move || {
         let mut seen = Vec::new();
-        // The end is an error: nobody is left on the other side.
+        // The end is an error, since the other side is gone.
         let _ = user.read_to_end(&mut seen);
         seen
     });
@@ -212,7 +213,7 @@ fn an_interruption_ends_everything() {
     // The paper's sizes: it does not end by itself before it is told to.
     let mut command = reproduce(directory.path(), &["000", "--json", json.to_str().unwrap()]);
     let child = start(command.env("HIROBA_TEST_MARK", &mark));
-    // The command, and a compiler or more.
+    // The command, and at least one compiler.
     eventually("it works", || processes_marked(&mark) >= 2);
     send(&child, libc::SIGTERM);
     let called = finish(child);

@@ -1,4 +1,4 @@
-//! Programs built with a sanitizer run, or are told why they cannot.
+//! Programs built with a sanitizer run, or get a message why they cannot.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ fn programs_with_undefined_behaviour_sanitizer_run() {
     }
 }
 
-/// The command and program of a tool that watches others, or none where it is not installed.
+/// Returns the command and program of a tool that watches others, or `None` if it is not installed.
 fn under(tool: &[&str], program: &str) -> Option<Called> {
     let found = std::process::Command::new(tool[0]).arg("--version").output();
     if !found.is_ok_and(|found| found.status.success()) {
@@ -56,7 +56,7 @@ fn programs_run_under_strace() {
     }
 }
 
-/// Samples by the clock, which every machine has; whether this user may take any is tried first.
+/// Samples by the clock, which every machine has; whether this user may take samples is tried first.
 const RECORD: [&str; 5] = ["perf", "record", "-q", "-e", "cpu-clock"];
 
 fn may_record() -> bool {
@@ -70,7 +70,7 @@ fn may_record() -> bool {
     may
 }
 
-/// The functions that a recording names.
+/// Returns the functions that a recording names.
 fn functions(recording: &Path) -> String {
     let mut command = std::process::Command::new("perf");
     let report = command.args(["report", "--stdio", "--sort", "symbol", "-i"]).arg(recording).output();
@@ -97,12 +97,12 @@ fn perf_records_nodes_and_whole_jobs() {
     let compiled = call(&["cc", "-g", "-O1", "-o", program, source.to_str().expect("a UTF-8 path")]);
     assert_eq!(compiled.status, 0, "{compiled:?}");
 
-    // Each node under perf, by a recording of its own.
+    // Each node under perf, with a recording of its own.
     let own = directory.path().join("node");
     let script = format!("exec {} -o '{}.'$HIROBA_NODE '{program}'", RECORD.join(" "), own.display());
     let nodes = call(&["run", "-n", "2", "--", "sh", "-c", &script]);
     assert_eq!(nodes.status, 0, "{nodes:?}");
-    // The launcher, and what it starts.
+    // The launcher, and its children.
     let all = directory.path().join("all");
     let mut command = std::process::Command::new(RECORD[0]);
     command.args(&RECORD[1..]).arg("-o").arg(&all).arg(env!("CARGO_BIN_EXE_hiroba"));

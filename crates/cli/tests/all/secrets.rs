@@ -8,10 +8,11 @@ use crate::support::{
     compiled, eventually, finish, first_line, hiroba, mark, marked, processes_marked, send, start,
 };
 
-/// Pages for keys come in pieces of so many bytes, and a key has so many of them for itself.
+/// The size of a piece of pages for keys, in bytes.
 const VAULT_BYTES: usize = 64 << 10;
 const SLOT_BYTES: usize = 32;
-/// Keys of directions are no longer, and the beginning of the job's key is as telling.
+/// The length that is searched for: keys of directions are no longer, and the beginning of the job's key
+/// suffices.
 const KEY_BYTES: usize = 16;
 
 /// A mapping of a process.
@@ -22,7 +23,7 @@ struct Mapping {
     is_resident: bool,
 }
 
-/// The mappings of a process, with their flags (proc_pid_smaps(5)).
+/// Returns the mappings of a process, with their flags (proc_pid_smaps(5)).
 fn mappings(pid: i32) -> Vec<Mapping> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
     let mut found: Vec<Mapping> = Vec::new();
@@ -48,7 +49,7 @@ impl Mapping {
         self.flags.split(' ').any(|word| word == flag)
     }
 
-    /// Kept out of core files and of forked children.
+    /// Returns true if it is kept out of core files and of forked children.
     fn is_vault(&self) -> bool {
         self.has("dd") && self.has("wf") && self.bytes.is_multiple_of(VAULT_BYTES)
     }
@@ -56,7 +57,7 @@ impl Mapping {
     fn read(&self, pid: i32) -> Vec<u8> {
         let mut bytes = vec![0; self.bytes];
         let memory = File::open(format!("/proc/{pid}/mem")).expect("a process of ours");
-        // What cannot be read (the kernel's own pages) is in no core file either.
+        // Unreadable memory (the kernel's own pages) is not in a core file either.
         let _ = memory.read_exact_at(&mut bytes, self.start);
         bytes
     }
@@ -64,7 +65,7 @@ impl Mapping {
 
 type Keys = HashSet<[u8; KEY_BYTES]>;
 
-/// The keys in a process.
+/// Returns the keys in a process.
 fn keys_of(pid: i32) -> Keys {
     let vaults = mappings(pid).into_iter().filter(Mapping::is_vault);
     let slots = vaults.flat_map(|vault| {
@@ -74,7 +75,7 @@ fn keys_of(pid: i32) -> Keys {
     slots.filter(|key| *key != [0; KEY_BYTES]).collect()
 }
 
-/// Where keys stand in what a core file would show of a process.
+/// Returns where keys occur in what a core file of a process would contain.
 fn copies_in(pid: i32, keys: &Keys) -> Vec<String> {
     let shown = mappings(pid)
         .into_iter()
@@ -98,7 +99,7 @@ fn keys_are_nowhere_but_in_their_pages() {
         assert_eq!(first_line(&mut child), "met");
         let processes: Vec<(Keys, i32, String)> =
             marked(&mark).into_iter().map(|(pid, line)| (keys_of(pid), pid, line)).collect();
-        // The launcher needs the key no more once all nodes have it.
+        // The launcher does not need the key any more once all nodes have it.
         let holders = processes.iter().filter(|(keys, ..)| !keys.is_empty());
         let holders: Vec<&str> = holders.map(|(_, _, line)| line.as_str()).collect();
         assert_eq!(holders.len(), 2, "the nodes have keys, and only they: {holders:?}");

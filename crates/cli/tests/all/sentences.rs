@@ -1,4 +1,4 @@
-//! Bad input: the contract's exit status and one helpful sentence, before the program starts.
+//! Bad input gives the contract's exit status and one helpful sentence, before the program starts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -40,7 +40,7 @@ fn arguments_that_make_no_sense() {
         ("run -x =1 true", "VAR=VALUE after -x"),
         ("run --inject loss=1.5 true", "got 'loss=1.5'"),
         ("run --inject drop=0.1 true", "got 'drop=0.1'"),
-        ("run --fabric tcp --inject loss=0.1 true", "none with --fabric tcp; use --fabric udp"),
+        ("run --fabric tcp --inject loss=0.1 true", "--fabric tcp sends none; use --fabric udp"),
         ("run --label=yes true", "'yes'"),
         ("run -n 1 --memory-limit 1G true", "this job has one node; use -n 2"),
         ("run --memory-limit 1Q true", "such as 512M or 4G after --memory-limit, got '1Q'"),
@@ -49,13 +49,25 @@ fn arguments_that_make_no_sense() {
         ("run --memory-limit 1M --page-size 64K true", "(16384K) or more"),
         ("run --memory-limit 1G --protocol sc true", "under --protocol hlrc"),
         ("run --memory-limit 1G --home-migration faults true", "homes that stay"),
-        ("run --memory-limit 1G --races true", "leave --memory-limit out, or --races"),
+        ("run --memory-limit 1G --races true", "leave out --memory-limit or --races"),
+        ("run --swap /tmp true", "add --memory-limit SIZE, or leave --swap out"),
+        (
+            "run --memory-limit 1G --swap /tmp:1Q true",
+            "DIR or DIR:SIZE, with a size such as 512M or 8G, after --swap",
+        ),
+        (
+            "run --memory-limit 1G --swap :1G true",
+            "a directory, as /var/tmp or /var/tmp:8G, after --swap, got ':1G'",
+        ),
+        ("run --memory-limit 1G --swap /tmp:1K true", "a size of one page (4K) or more after --swap"),
+        ("run --memory-limit 1G --swap /tmp --protocol sc true", "under --protocol hlrc"),
+        ("run -n 1 --memory-limit 1G --swap /tmp true", "this job has one node; use -n 2"),
         ("run --replacement lfu true", "lirs, s3-fifo, sieve), got 'lfu', after --replacement"),
         ("runn true", "did you mean 'run'?"),
         ("./program", "write 'hiroba run ./program'"),
         ("demo -n 0", "got '0'"),
         ("bench -n 1", "2 nodes or more after -n"),
-        ("bench tea", "nothing called 'tea' to measure; use one of fault, barrier"),
+        ("bench tea", "no group 'tea' to measure; use one of fault, barrier"),
         ("bench --fabric ether", "there is no fabric 'ether'"),
         ("bench --fault-source magic", "there is no fault source 'magic'"),
         ("bench --write-tracking magic", "there is no write tracking 'magic'"),
@@ -69,7 +81,6 @@ fn arguments_that_make_no_sense() {
 fn what_the_contract_names_and_this_version_lacks() {
     for line in [
         "run --fabric ucx true",
-        "run --swap /tmp true",
         "run --slow 1=2 true",
         "run --virtual a.toml true",
         "analyze dir --html a",
@@ -111,10 +122,12 @@ fn help_lists_what_works_and_nothing_else() {
         "--hosts",
         "--launcher",
         "--trace",
+        "--memory-limit",
+        "--swap",
     ] {
         assert!(run.stdout.contains(flag), "{flag}");
     }
-    for flag in ["--swap", "--virtual"] {
+    for flag in ["--slow", "--virtual"] {
         assert!(!run.stdout.contains(flag), "{flag}");
     }
     assert!(call(&["--version"]).stdout.starts_with("hiroba "));
@@ -164,7 +177,7 @@ fn too_few_descriptors() {
     let few = |script: &str| finish(start(&mut shell(script)));
     few("ulimit -n 16; exec $H run -n 4 true").says(125, "the limit is 16");
     few("ulimit -n 64; exec $H run -n 100 true").says(125, "ulimit -n");
-    // Where only the soft limit is low, the launcher helps itself and the nodes see what they would without it.
+    // If only the soft limit is low, the launcher raises its own, and the nodes see the original one.
     let helped = few("ulimit -Sn 64; exec $H run -n 100 sh -c 'ulimit -Sn'");
     assert_eq!((helped.status, helped.stdout.as_str()), (0, "64\n".repeat(100).as_str()));
 }

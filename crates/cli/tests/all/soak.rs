@@ -1,4 +1,4 @@
-//! Everything at once for some seconds, in a few jobs that differ most: `tests/programs/soak.c`.
+//! A mixture of all features for some seconds, in a few very different jobs: `tests/programs/soak.c`.
 //!
 //! By hand: `hiroba run -n 4 -t 2 ./soak 600 SEED`. A failure names its seed and phase.
 
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::support::{call, finish, hiroba, start};
 
-/// Of each job: the whole takes less than a minute.
+/// The time of each job: all of them take less than a minute.
 const SECONDS: &str = "4";
 
 #[test]

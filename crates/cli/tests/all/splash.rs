@@ -1,5 +1,6 @@
-//! The programs of the SPLASH-2 suite that the first paper is judged on: in each of their forms, alone and on several nodes, they find
-//! the same; bad input is refused before any work; and their own checks find what is planted.
+//! The programs of the SPLASH-2 suite by which the first paper is judged: each of their forms finds the same,
+//! alone and on several nodes. Bad input is refused before any work, and their own checks find planted
+//! errors.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +9,7 @@ use std::sync::OnceLock;
 use crate::support::forms::{self, apps, checksum};
 use crate::support::{Called, finish, hiroba, start};
 
-/// A program and arguments of a small problem.
+/// Programs with the arguments of small problems.
 const PROBLEMS: [(&str, &[&str]); 4] = [
     ("fft", &["-n", "4096", "-r", "3"]),
     ("lu", &["-n", "240", "-b", "40"]),
@@ -16,7 +17,7 @@ const PROBLEMS: [(&str, &[&str]); 4] = [
     ("water", &["-n", "125", "-s", "3"]),
 ];
 
-/// Everything compiled, for the life of the test process.
+/// Returns a directory with everything compiled, which exists as long as the test process.
 fn workshop() -> &'static Path {
     static DIRECTORY: OnceLock<tempfile::TempDir> = OnceLock::new();
     DIRECTORY.get_or_init(|| forms::compile_all(PROBLEMS.map(|(name, _)| name))).path()
@@ -35,7 +36,7 @@ fn every_job_finds_what_one_thread_finds() {
     forms::check_every_job(workshop(), &PROBLEMS);
 }
 
-/// Also numbers of transforms that end elsewhere, layouts that lie elsewhere, and blocks of other sizes.
+/// Includes numbers of transforms that end elsewhere, layouts that lie elsewhere, and blocks of other sizes.
 #[test]
 fn every_way_to_ask_is_answered() {
     let cases: [(&str, &[&str]); 14] = [
@@ -98,7 +99,7 @@ fn help_is_help() {
     }
 }
 
-/// Mistakes that the programs' own checks must find: in which source, what stands there, what is put in its place.
+/// Errors that the programs' own checks must find: the source, the text in it, and its replacement.
 const PLANTED: [(&str, &str, &str); 28] = [
     ("fft", "patch_of(from, owner, own)", "patch_of(from, own, own)"),
     ("fft", "columns_of(from, own, other)", "columns_of(from, own, own)"),
@@ -142,7 +143,7 @@ const PLANTED: [(&str, &str, &str); 28] = [
     ("water", "b->partial[c][j] = 0.0;", "b->partial[c][j] *= 0.5;"),
 ];
 
-/// Compiles a program with something else in place of what stands in its source or in a header, and runs it on two nodes.
+/// Compiles a program with a replaced text in its source or in a header, and runs it on two nodes.
 fn run_altered(directory: &Path, name: &str, stands: &str, instead: &str) -> Called {
     let given = PROBLEMS.iter().find(|problem| problem.0 == name).expect("it is one of them").1;
     let source = format!("{name}.c");

@@ -1,4 +1,5 @@
-//! A real job while strangers flood its ports: it computes what it should, and says how many datagrams it has turned away.
+//! A real job while strangers flood its ports: it computes the right result, and reports how many datagrams
+//! it has rejected.
 
 use std::fs;
 use std::io::Write;
@@ -14,7 +15,7 @@ use crate::support::{call, eventually, finish, hiroba, mark, start};
 /// Hostile datagrams sent to each port before the job begins to compute; they wait in its socket's buffer.
 const BEFOREHAND: usize = 20;
 
-/// Where processes with `mark` in their environment have UDP sockets bound, all of which are on loopback.
+/// Returns the loopback ports of UDP sockets of processes with `mark` in their environment.
 fn ports_of(mark: &str) -> Vec<u16> {
     let holds = |bytes: &[u8]| bytes.windows(mark.len()).any(|part| part == mark.as_bytes());
     let mut inodes = Vec::new();
@@ -41,7 +42,7 @@ fn ports_of(mark: &str) -> Vec<u16> {
     ports
 }
 
-/// Hostile datagrams of several lengths; none is longer than what a socket's buffer takes many of.
+/// Makes hostile datagrams of several lengths; none is so long that a socket's buffer takes only a few.
 fn hostile(number: usize) -> Vec<u8> {
     let length = [0, 1, 8, 24, 52, 300, 1400][number % 7];
     (0..length).map(|at| (at * 31 + number * 7) as u8).collect()
@@ -57,13 +58,14 @@ fn a_job_stays_right_while_strangers_flood_its_ports() {
     assert_eq!(compiled.status, 0, "{compiled:?}");
     let mark = mark("strangers");
     let statistics = format!("--stats=json:{}", account.display());
-    // Node 0 waits for a line before it joins, so that the strangers are first.
+    // Node 0 waits for a line before it joins, so that the strangers come first.
     let script = format!("read go; exec {program} 5 30");
     let mut command =
         hiroba(&["run", "-n", "2", "--fabric", "udp", "--encrypt", &statistics, "--", "sh", "-c", &script]);
     let mut job = start(command.env("MARK", &mark).stdin(Stdio::piped()));
     let mut input = job.stdin.take().expect("piped");
-    // Looked for once only: while sockets go from the launcher to the nodes, one may be in nobody's list of descriptors.
+    // Looked for once only: while sockets are passed from the launcher to the nodes, one may be in no
+    // process's list of descriptors.
     let mut ports = Vec::new();
     eventually("both nodes' sockets are bound", || {
         ports = ports_of(&mark);

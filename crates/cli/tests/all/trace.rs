@@ -1,10 +1,12 @@
-//! Traces of real runs hold what happened: as often as the account of the run counts it, in an order that makes sense.
+//! Traces of real runs contain what happened: as many events as the account of the run counts, in a
+//! consistent order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use hiroba_base::{LockId, NodeId, PageId};
 use hiroba_trace::{Activity, Ending, Event, Record, RunStatistics, ThreadNumber, Trace};
+use hiroba_wire::FabricKind;
 use serde_json::Value;
 
 use crate::support::{Called, call, compiled, finish, hiroba, start};
@@ -59,7 +61,7 @@ fn count(records: &[Record], what: impl Fn(&Event) -> bool) -> u64 {
     records.iter().filter(|record| what(&record.event)).count() as u64
 }
 
-/// As often as the account says.
+/// Asserts that the counts are those of the account.
 fn agrees_with_account(nodes: &[Vec<Record>], account: &RunStatistics) {
     for (records, node) in nodes.iter().zip(&account.per_node) {
         let counted = |what: fn(&Event) -> bool| count(records, what);
@@ -89,7 +91,7 @@ fn agrees_with_account(nodes: &[Vec<Record>], account: &RunStatistics) {
     }
 }
 
-/// Activities are nested, and each that was begun has ended.
+/// Asserts that activities are nested, and that each that began has ended.
 fn activities_nest(records: &[Record]) {
     let mut open: BTreeMap<ThreadNumber, Vec<u64>> = BTreeMap::new();
     for Record { thread, at_ns, event } in records {
@@ -105,7 +107,7 @@ fn activities_nest(records: &[Record]) {
     assert!(open.values().all(Vec::is_empty), "{open:?}");
 }
 
-/// The k-th message that a sent to b is the k-th that b received.
+/// Asserts that the k-th message that a sent to b is the k-th that b received.
 fn messages_pair(nodes: &[Vec<Record>]) {
     for (from, records) in nodes.iter().enumerate() {
         for (to, others) in nodes.iter().enumerate() {
@@ -128,7 +130,7 @@ fn messages_pair(nodes: &[Vec<Record>]) {
     }
 }
 
-/// Holds of a lock, and operations on a word, are numbered from 0 on without gaps.
+/// Asserts that holds of a lock, and operations on a word, are numbered from 0 on without gaps.
 fn turns_are_numbered(nodes: &[Vec<Record>]) {
     let mut acquired: BTreeMap<LockId, Vec<u64>> = BTreeMap::new();
     let mut released = acquired.clone();
@@ -162,7 +164,8 @@ fn turns_are_numbered(nodes: &[Vec<Record>]) {
     }
 }
 
-/// What a thread loads is what somebody stored; meetings are numbered; what is seen has been closed.
+/// Asserts that loads return stored values, that meetings are numbered, and that seen intervals have been
+/// closed.
 fn facts_fit_together(nodes: &[Vec<Record>]) {
     let mut closed: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
     let mut stored = BTreeSet::from([0]);
@@ -219,11 +222,11 @@ fn is_sound(run: &Run) {
 #[test]
 fn traces_hold_what_happened_over_every_fabric_with_every_fault_source() {
     let (_kept, program) = compiled("traced.c");
-    // Where the kernel grants no fault events, it says so before anything starts.
+    // If the kernel grants no fault events, the command says so before anything starts.
     let with_events = call(&["run", "-n", "2", "--fault-source", "event", "true"]);
     let sources = if with_events.status == 0 { &["sigbus", "sigsegv", "event"][..] } else { &["sigsegv"] };
     for source in sources {
-        for fabric in ["udp", "tcp", "shm"] {
+        for fabric in FabricKind::ALL.map(FabricKind::name) {
             is_sound(&Run::of(&program, &["--fabric", fabric, "--fault-source", source], &[]));
         }
     }
@@ -281,7 +284,8 @@ fn a_trace_is_written_where_nothing_is_overwritten() {
     call(&["trace", "export", &path("full"), "-o", &path("out")]).says(125, "a description of a job");
 }
 
-/// Trace Event Format: what its sections "Complete Events", "Flow Events" and "Counter Events" ask for.
+/// Trace Event Format: the requirements of its sections "Complete Events", "Flow Events" and "Counter
+/// Events".
 #[test]
 fn the_export_is_what_trace_viewers_read() {
     let (_kept, program) = compiled("traced.c");

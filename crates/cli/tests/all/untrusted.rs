@@ -1,5 +1,5 @@
-//! What others may have put where the command reads and writes: links, directories of theirs, files without an end, words
-//! that a terminal would obey.
+//! What other users may have put where the command reads and writes: links, directories of their own, endless
+//! files, terminal escape sequences.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -53,7 +53,7 @@ fn a_directory_that_others_may_change_takes_no_trace() {
     let foreign = directory(place.path(), "foreign", 0o755);
     match chown(&foreign, Some(1), None) {
         Ok(()) => run(&foreign).says(125, "expected a directory of your own (user 0) after --trace"),
-        // Only root can give a directory away; any other user has the root's.
+        // Only root can give a directory away; any other user takes one of root's.
         Err(_) => run(Path::new("/sys")).says(125, "expected a directory of your own"),
     }
 }
@@ -114,7 +114,7 @@ fn a_command_that_prints_without_end_is_given_up() {
 fn garbage_in_an_authentic_connection_is_told_as_what_it_is() {
     let (_kept, program) = compiled("garbage.c");
     let called = call(&["run", "-n", "2", "--fabric", "tcp", text(&program)]);
-    called.says(125, "hiroba: node 0: node 1 sent what is no message over tcp: expected a record");
+    called.says(125, "hiroba: node 0: node 1 sent an invalid message over tcp: expected a record");
     assert!(!called.stderr.contains("heard nothing"), "{called:?}");
 }
 

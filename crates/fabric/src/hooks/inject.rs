@@ -1,4 +1,4 @@
-//! Faults that a fabric inflicts on its own datagrams (`--inject`), beneath the reliable link.
+//! Faults that a fabric injects into its own datagrams (`--inject`), beneath the reliable link.
 
 use std::collections::VecDeque;
 
@@ -7,10 +7,10 @@ use hiroba_wire::control::InjectedFaults;
 
 use super::Outgoing;
 
-/// No more datagrams are held back at once; when as many are, the next one is not held.
+/// Maximum number of datagrams held back at once. Further ones are not held.
 pub const HELD_DATAGRAMS_MAX: usize = 64;
 
-/// A held datagram leaves after at most this many later ones have passed it.
+/// Maximum number of later datagrams that pass a held one before it leaves.
 const HELD_BEHIND_MAX: u32 = 5;
 
 struct Held {
@@ -19,10 +19,10 @@ struct Held {
     behind: u32,
 }
 
-/// Loses, repeats and reorders datagrams by a seed. Put between a link and its socket.
+/// Loses, duplicates and reorders datagrams by a seed. Stands between a link and its socket.
 ///
-/// A datagram held back leaves when later ones have passed it; when none come it stays, which the link
-/// sees as loss and mends by a retransmission, and that is a later datagram.
+/// A held datagram leaves when later ones have passed it. If none come, it stays: the link sees a loss and
+/// retransmits, and the retransmission is a later datagram.
 pub struct FaultInjector {
     faults: InjectedFaults,
     rng: Prng,
@@ -30,8 +30,8 @@ pub struct FaultInjector {
 }
 
 impl FaultInjector {
-    /// An injector of `faults`. `stream` tells apart injectors of one seed (a node's number), so that the
-    /// nodes of a job do not all lose the same datagrams.
+    /// Makes an injector of `faults`. `stream` (a node's number) distinguishes injectors with the same seed,
+    /// so that the nodes of a job do not all lose the same datagrams.
     pub fn new(faults: InjectedFaults, stream: u64) -> FaultInjector {
         let rng = seeded(faults.seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let faults = InjectedFaults {
@@ -43,7 +43,7 @@ impl FaultInjector {
         FaultInjector { faults, rng, held: VecDeque::new() }
     }
 
-    /// Passes one datagram; `emit` is called for each that leaves now: none, this one, or several.
+    /// Passes one datagram. Calls `emit` for each that leaves now: none, this one, or several.
     pub fn pass(&mut self, to: NodeId, datagram: &[u8], emit: &mut dyn FnMut(NodeId, &[u8])) {
         if !self.rng.random_bool(self.faults.loss) {
             let copies = if self.rng.random_bool(self.faults.duplicate) { 2 } else { 1 };
@@ -66,7 +66,7 @@ impl FaultInjector {
         });
     }
 
-    /// How many datagrams are held back now.
+    /// Returns the number of datagrams held back now.
     pub fn held(&self) -> usize {
         self.held.len()
     }
@@ -78,7 +78,7 @@ impl Outgoing for FaultInjector {
     }
 }
 
-/// Bad probabilities come from outside; the nearest good one is taken (not a number: 0).
+/// Returns the nearest valid probability (0 for NaN), because values come from outside.
 fn probability(value: f64) -> f64 {
     if value.is_nan() { 0.0 } else { value.clamp(0.0, 1.0) }
 }

@@ -1,14 +1,15 @@
-//! What stands between the reliable link and the network: sealing, injected faults, and a place for more.
+//! Hooks between the reliable link and the network: sealing, injected faults, and a place for more.
 //!
 //! ```text
 //!   link  ── first ──▶ … ── last ──▶  socket        outgoing halves, in this order
 //!   link  ◀── first ── … ◀── last ──  socket        incoming halves, in the reverse order
 //! ```
 //!
-//! A [`Hook`] has two halves because two threads use them at once: datagrams leave under the lock of sending, and those that come
-//! are looked at by the thread in the receiving role, which must not hold that lock while it opens seals. What halves share, they
-//! share by their own means. To add one, implement either half, or both, and name it where a fabric is opened
-//! ([`UdpFabric::with_hooks`](crate::UdpFabric::with_hooks)). A hook that traces stands first, where datagrams are readable.
+//! A [`Hook`] has two halves because two threads use them at once. Datagrams leave under the lock of sending.
+//! The thread in the receiving role handles incoming ones, and must not hold that lock while it opens seals.
+//! Halves that share state synchronise it themselves. To add a hook, implement one half or both, and pass it
+//! where a fabric is opened ([`UdpFabric::with_hooks`](crate::UdpFabric::with_hooks)). A tracing hook comes
+//! first, where datagrams are readable.
 
 pub mod inject;
 mod replay;
@@ -22,31 +23,33 @@ use crate::traits::FabricConfig;
 use inject::FaultInjector;
 use sealing::Sealing;
 
-/// A hook's view of the datagrams that leave.
+/// Handles outgoing datagrams.
 pub trait Outgoing: Send {
-    /// Passes `datagram` on to `next`: as it is, changed, several times, later, or not at all.
+    /// Passes `datagram` on to `next`: unchanged, changed, several times, later, or not at all.
     fn pass(&mut self, to: NodeId, datagram: &[u8], next: &mut dyn FnMut(NodeId, &[u8]));
 }
 
-/// A hook's view of the datagrams that come.
+/// Handles incoming datagrams.
 pub trait Incoming: Send {
-    /// Where in `datagram`, which came from the address of `from`, lies what is to be passed on; `None` drops it, and it is
-    /// counted as rejected. May change the bytes. No bytes make this panic or allocate.
+    /// Returns the range of `datagram`, which came from the address of `from`, that is passed on. `None`
+    /// drops the datagram, and it is counted as rejected. May change the bytes. Must not panic or allocate,
+    /// whatever the bytes.
     fn pass(&mut self, from: NodeId, datagram: &mut [u8]) -> Option<Range<usize>>;
 }
 
-/// One hook: what it does on the way out, and on the way in.
+/// One hook: its outgoing and its incoming half.
 #[derive(Default)]
 pub struct Hook {
-    /// What it does to datagrams that leave; nothing when there is none.
+    /// The outgoing half, if there is one.
     pub outgoing: Option<Box<dyn Outgoing>>,
-    /// What it does to datagrams that come; nothing when there is none.
+    /// The incoming half, if there is one.
     pub incoming: Option<Box<dyn Incoming>>,
-    /// By how much it lengthens a datagram, in bytes.
+    /// The number of bytes that it adds to a datagram.
     pub overhead_bytes: usize,
 }
 
-/// The hooks of a job over datagrams: its seal, beneath it the faults to inflict, which are the network.
+/// Returns the hooks of a job over datagrams: the seal, and beneath it the injected faults, which simulate
+/// the network.
 pub fn of_job(config: &FabricConfig) -> Vec<Hook> {
     let mut hooks = vec![Sealing::hook(config)];
     hooks.extend(config.inject.map(|faults| Hook {
@@ -64,7 +67,8 @@ pub struct OutgoingHooks(Vec<Box<dyn Outgoing>>);
 #[derive(Default)]
 pub struct IncomingHooks(Vec<Box<dyn Incoming>>);
 
-/// Takes a stack apart: its halves, and by how much all together lengthen a datagram, in bytes. The first hook is the link's neighbour.
+/// Splits a stack into its halves. Also returns the number of bytes that all hooks add to a datagram. The
+/// first hook is next to the link.
 pub fn stack(hooks: Vec<Hook>) -> (OutgoingHooks, IncomingHooks, usize) {
     let mut overhead_bytes = 0;
     let (mut outgoing, mut incoming) = (OutgoingHooks::default(), IncomingHooks::default());
@@ -77,7 +81,7 @@ pub fn stack(hooks: Vec<Hook>) -> (OutgoingHooks, IncomingHooks, usize) {
 }
 
 impl OutgoingHooks {
-    /// Passes `datagram` through all halves; `emit` gets what leaves.
+    /// Passes `datagram` through all halves. `emit` receives the datagrams that leave.
     pub fn pass(&mut self, to: NodeId, datagram: &[u8], emit: &mut dyn FnMut(NodeId, &[u8])) {
         pass_each(&mut self.0, to, datagram, emit);
     }
@@ -98,7 +102,7 @@ fn pass_each(
 }
 
 impl IncomingHooks {
-    /// Where in `datagram` lies what the link is to see; `None` when a hook has dropped it.
+    /// Returns the range of `datagram` that the link receives, or `None` when a hook has dropped it.
     pub fn pass(&mut self, from: NodeId, datagram: &mut [u8]) -> Option<Range<usize>> {
         let mut rest = 0..datagram.len();
         for hook in self.0.iter_mut().rev() {
@@ -114,7 +118,7 @@ mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
 
-    /// Adds its letter to what leaves, takes it from what comes, and notes both.
+    /// Adds its letter to outgoing datagrams, removes it from incoming ones, and notes both.
     struct Letter(u8, Arc<Mutex<Vec<(char, u8)>>>);
 
     impl Outgoing for Letter {

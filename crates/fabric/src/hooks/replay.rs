@@ -1,10 +1,11 @@
-//! Refuses counts that have been seen: the window of RFC 4303 §3.4.3, kept as RFC 6479 does.
+//! Refuses repeated counts with the window of RFC 4303 §3.4.3, implemented as in RFC 6479.
 
 /// Words of the bitmap. One of them is always being cleared, so the window is a word shorter.
 const WORDS: usize = 32;
 
-/// How far behind the latest count others are still told apart. A link has at most 64 datagrams under way, each anew when it is
-/// retransmitted; what the network holds back for longer than this is taken for lost, and sent again with a new count.
+/// The distance below the latest count up to which older counts are still distinguished. A link has at most
+/// 64 datagrams in flight, each with a new count when retransmitted. A datagram that the network delays for
+/// longer is taken for lost and sent again with a new count.
 pub const WINDOW_COUNTS: u64 = (WORDS as u64 - 1) * 64;
 
 /// The counts of one direction that have been used.
@@ -17,20 +18,20 @@ pub struct ReplayWindow {
 }
 
 impl ReplayWindow {
-    /// Whether `count` has not been accepted before, nor lies too far back to tell.
+    /// Returns true if `count` was not accepted before and is not too old to tell.
     pub fn is_new(&self, count: u64) -> bool {
         if count >= self.next {
-            // The last count has no successor to note it by.
+            // The last count has no successor to record it by.
             return count < u64::MAX;
         }
         self.next - count <= WINDOW_COUNTS && self.seen[word(count)] & bit(count) == 0
     }
 
-    /// Accepts a count that [`is_new`](Self::is_new): call it only when the datagram has proved genuine.
+    /// Accepts a count that [`is_new`](Self::is_new). Call it only when the datagram has proved genuine.
     pub fn accept(&mut self, count: u64) {
         if count >= self.next {
             let (last, this) = (self.next.saturating_sub(1) / 64, count / 64);
-            // The words between hold counts of a window ago.
+            // The words between contain counts of a window ago.
             for number in last + 1..=this.min(last + WORDS as u64) {
                 self.seen[(number % WORDS as u64) as usize] = 0;
             }
@@ -79,7 +80,7 @@ mod tests {
         assert!(!offer(&mut window, latest));
     }
 
-    /// Against a set of all counts, over steps of every size.
+    /// Compares with a set of all counts, over steps of every size.
     #[test]
     fn agrees_with_a_set_of_all_counts() {
         for seed in 0..20 {

@@ -1,22 +1,23 @@
-//! Seals every datagram that leaves and drops every one that a peer has not sealed for this node, just now.
+//! Seals every outgoing datagram, and drops every incoming one that is not a fresh one sealed for this node.
 //!
 //! Read first: [`crate::seal`], and RFC 4303 §3.4.3 (anti-replay) for the order of the checks on arrival.
 //!
 //! ```text
 //! offset bytes
-//!  0     8      count (little-endian): how many datagrams this sender has sent to this receiver before
-//!  8     …      what the hook above gave, encrypted
+//!  0     8      count (little-endian): number of earlier datagrams from this sender to this receiver
+//!  8     …      datagram of the hook above, encrypted
 //!  end-16 16    tag over count and content
 //! ```
 //!
-//! Who sent a datagram follows from the address that it came from, which names the key; that the address is true follows from the tag.
-//! A direction's key depends on job, sender and receiver, so a datagram that is reflected to its sender or passed to a third node does not
-//! open. Every transmission has a new count, retransmissions too, so no count is used twice.
+//! The source address of a datagram determines the sender, whose key is then tried; the tag proves that the
+//! address is true. A direction's key depends on job, sender and receiver, so a datagram that is reflected to
+//! its sender or passed to a third node does not open. Every transmission has a new count, retransmissions
+//! too, so no count is used twice.
 //!
 //! # The order of checks on arrival
 //!
-//! Address (by whoever calls), length, replay window, tag, and only then is the count noted: the cheaper first, and nothing that is
-//! not genuine changes anything here.
+//! Address (by the caller), length, replay window, tag. Only then is the count recorded. The cheaper checks
+//! come first, and a datagram that is not genuine changes no state.
 
 use core::ops::Range;
 
@@ -29,25 +30,25 @@ use crate::link::DATAGRAM_BYTES_MAX;
 use crate::seal::{DirectionKey, TAG_BYTES};
 use crate::traits::FabricConfig;
 
-/// Bytes of the count, which stays readable.
+/// Bytes of the count, which is not encrypted.
 pub const HEAD_BYTES: usize = 8;
 
-/// By how much a seal lengthens a datagram, in bytes.
+/// The number of bytes that a seal adds to a datagram.
 pub const OVERHEAD_BYTES: usize = HEAD_BYTES + TAG_BYTES;
 
-/// Keeps these keys apart from those of other fabrics.
+/// Separates these keys from those of other fabrics.
 const FABRIC: &[u8] = b"udp";
 
 fn direction_key(job: &JobKey, from: NodeId, to: NodeId) -> DirectionKey {
     DirectionKey::derive(job, &[FABRIC, &from.0.to_be_bytes(), &to.0.to_be_bytes()])
 }
 
-/// One node's seals. All keys are made when it is, so that no datagram causes an allocation: some 300 bytes and
-/// some microseconds a peer.
+/// Makes one node's seals. All keys are derived at the start, so that no datagram causes an allocation: about
+/// 300 bytes and a few microseconds per peer.
 pub struct Sealing;
 
 impl Sealing {
-    /// The hook of a node.
+    /// Makes the hook of a node.
     pub fn hook(config: &FabricConfig) -> Hook {
         let key = |from, to| direction_key(&config.key, from, to);
         let peers = || (0..config.addresses.len() as u16).map(NodeId);
@@ -65,13 +66,13 @@ impl Sealing {
 /// A direction that leaves this node.
 struct Sealed {
     key: DirectionKey,
-    /// Of the next datagram.
+    /// The count of the next datagram.
     count: u64,
 }
 
 struct Seals {
     peers: Vec<Sealed>,
-    /// Where datagrams are sealed: the link keeps its own readable until they are acknowledged.
+    /// Buffer in which datagrams are sealed: the link keeps its own unencrypted until they are acknowledged.
     room: Vec<u8>,
 }
 
@@ -156,7 +157,7 @@ mod tests {
         assert_eq!(open(&mut one, 0, &first).as_deref(), Some(&b"secret page"[..]));
         assert_eq!(open(&mut one, 0, &first), None, "replayed");
         assert_eq!(open(&mut one, 1, &first), None, "from the node itself");
-        assert_eq!(open(&mut one, 9, &first), None, "from nobody");
+        assert_eq!(open(&mut one, 9, &first), None, "from an unknown node");
     }
 
     #[test]
@@ -171,7 +172,7 @@ mod tests {
             forged[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(open(&mut one, 0, &forged), None, "bit {bit}");
         }
-        // Had one of the great counts among these been noted, this would lie behind the window.
+        // If one of the large counts among these had been recorded, this one would lie below the window.
         assert_eq!(open(&mut one, 0, &genuine).as_deref(), Some(&b""[..]));
     }
 

@@ -1,7 +1,7 @@
-//! How many datagrams may be on their way to one peer: RFC 5681, counted in datagrams.
+//! Limits the datagrams in flight to one peer: RFC 5681, counted in datagrams.
 
-/// The smallest window that loss leaves. RFC 6928 starts with ten; three later acknowledgements
-/// are needed to see a loss without waiting for the timer, and fewer than eight seldom give them under heavy loss.
+/// The smallest window after a loss. RFC 6928 starts with ten. Three later acknowledgements are needed to see
+/// a loss without waiting for the timer; under heavy loss fewer than eight datagrams seldom produce them.
 pub const WINDOW_DATAGRAMS_MIN: usize = 8;
 
 /// The window of one link.
@@ -10,23 +10,24 @@ pub struct Congestion {
     window: usize,
     window_max: usize,
     threshold: usize,
-    /// Acknowledged datagrams not yet turned into growth, in congestion avoidance.
+    /// Acknowledged datagrams that have not led to growth yet, in congestion avoidance.
     credit: usize,
 }
 
 impl Congestion {
-    /// A window that may grow to `window_max` and begins there: both ends are in one cluster and the
-    /// receiver's buffer is known, so there is nothing to probe for until something is lost.
+    /// Makes a window that starts at its maximum, `window_max`. Both ends are in one cluster and the
+    /// receiver's buffer is known, so there is nothing to probe for until a datagram is lost.
     pub fn new(window_max: usize) -> Congestion {
         Congestion { window: window_max, window_max, threshold: window_max, credit: 0 }
     }
 
-    /// Datagrams that may be in flight.
+    /// Returns the number of datagrams that may be in flight.
     pub fn window(&self) -> usize {
         self.window
     }
 
-    /// §3.1: one for each acknowledged datagram below the threshold, one a window's worth above it.
+    /// Grows the window (§3.1): by one per acknowledged datagram below the threshold, by one per window above
+    /// it.
     pub fn acknowledged(&mut self, datagrams: usize) {
         if self.window < self.threshold {
             self.window = (self.window + datagrams).min(self.threshold);
@@ -39,15 +40,16 @@ impl Congestion {
         }
     }
 
-    /// §3.2: something was lost while acknowledgements keep coming. Once a window of data.
+    /// Shrinks the window (§3.2) when a datagram was lost while acknowledgements keep coming. Call once per
+    /// window of data.
     pub fn lost(&mut self) {
         self.threshold = (self.window / 2).max(self.window_min());
         self.window = self.threshold;
         self.credit = 0;
     }
 
-    /// §3.1: the timer expired. `first` unless it has expired before without progress, since
-    /// the threshold is to remember the window at which loss began.
+    /// Shrinks the window (§3.1) when the timer expired. `first` is true unless it has expired before without
+    /// progress, because the threshold must keep the window at which loss began.
     pub fn timed_out(&mut self, first: bool) {
         if first {
             self.threshold = (self.window / 2).max(self.window_min());

@@ -1,13 +1,14 @@
-//! The bytes of a datagram: a fixed header, then frames.
+//! The format of a datagram: a fixed header, then frames.
 //!
-//! Whose it is and that it is genuine has been established before the link sees it: nothing here says so again.
+//! The layers below the link have established the datagram's sender and that it is genuine, so the header
+//! does not contain them.
 //!
 //! ```text
 //! offset bytes  header (little-endian)
 //!  0     4      flags: 1 carries data, 2 acknowledge at once
 //!  4     8      sequence number (without data: that of the next datagram with data)
-//! 12     8      acknowledged: every sequence number below it has come
-//! 20     8      selective: bit i says that acknowledged + 1 + i has come too
+//! 12     8      acknowledged: all lower sequence numbers have arrived
+//! 20     8      selective: bit i says that acknowledged + 1 + i has arrived too
 //!
 //! frame: 4 bytes (bits 0-29 length, bit 30 last, bit 31 first fragment of its message), then the bytes
 //! ```
@@ -30,10 +31,10 @@ const FRAME_FIRST: u32 = 1 << 31;
 const FRAME_LAST: u32 = 1 << 30;
 const FRAME_LENGTH: u32 = FRAME_LAST - 1;
 
-/// Why a datagram was dropped. It has had no effect but to be counted.
+/// Why a datagram was dropped. It has had no effect except to be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Rejected {
-    /// It cannot hold a header.
+    /// The datagram is shorter than a header.
     #[error("expected a datagram of at least {HEADER_BYTES} bytes, got {got_bytes}")]
     TooShort {
         /// Its length.
@@ -45,34 +46,34 @@ pub enum Rejected {
         /// The flags.
         got: u32,
     },
-    /// It comes from a node that cannot send to us.
+    /// The source is not a node that can send to this one.
     #[error("expected a source other than ourselves among {nodes} nodes, got node {got}")]
     Source {
-        /// How many nodes the job has.
+        /// The number of nodes in the job.
         nodes: u16,
-        /// Who sent it.
+        /// The sender.
         got: NodeId,
     },
     /// It acknowledges datagrams that were never sent.
     #[error("expected acknowledgements below sequence number {sent}, got {got}")]
     Acknowledgement {
-        /// How many we have sent.
+        /// The number sent.
         sent: u64,
-        /// What it acknowledges.
+        /// The number acknowledged.
         got: u64,
     },
-    /// It lies beyond the receiver's window.
+    /// The sequence number lies beyond the receiver's window.
     #[error("expected a sequence number of at most {limit}, got {got}")]
     Sequence {
-        /// The last that is acceptable.
+        /// The last acceptable number.
         limit: u64,
-        /// What came.
+        /// The number received.
         got: u64,
     },
-    /// Its frames do not fill it exactly.
+    /// The frames do not fill the datagram exactly.
     #[error("expected frames that fill the datagram, got a frame header that does not fit at byte {at}")]
     Frames {
-        /// Where in the payload.
+        /// The offset in the payload.
         at: usize,
     },
 }
@@ -80,15 +81,15 @@ pub enum Rejected {
 /// A datagram's header, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Whether frames follow.
+    /// True if frames follow.
     pub data: bool,
-    /// Whether the sender waits for the acknowledgement.
+    /// True if the sender waits for the acknowledgement.
     pub acknowledge_now: bool,
     /// This datagram's number, or the next one's when it carries no data.
     pub sequence: u64,
-    /// Every number below has come.
+    /// All lower numbers have arrived.
     pub acknowledged: u64,
-    /// Bit i: `acknowledged + 1 + i` has come.
+    /// Bit i: `acknowledged + 1 + i` has arrived.
     pub selective: u64,
 }
 
@@ -101,11 +102,11 @@ fn field<const N: usize>(bytes: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
 impl Header {
     /// Splits a datagram into header and payload.
     ///
-    /// The payload's frames have been checked: [`Frames`] over it never fails.
+    /// The payload's frames are checked here: [`Frames`] over it never fails.
     ///
     /// # Errors
     ///
-    /// What is wrong with the bytes, whoever sent them.
+    /// Returns what is wrong with the bytes.
     pub fn parse(datagram: &[u8]) -> Result<(Header, &[u8]), Rejected> {
         let Some((bytes, payload)) = datagram.split_first_chunk::<HEADER_BYTES>() else {
             return Err(Rejected::TooShort { got_bytes: datagram.len() });
@@ -143,15 +144,15 @@ impl Header {
 /// A piece of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// The message begins here.
+    /// True if the message begins here.
     pub first: bool,
-    /// The message ends here.
+    /// True if the message ends here.
     pub last: bool,
-    /// The piece.
+    /// The content.
     pub bytes: &'a [u8],
 }
 
-/// The header of a frame of `length` bytes.
+/// Returns the header of a frame of `length` bytes.
 pub fn frame_header(length: usize, first: bool, last: bool) -> [u8; FRAME_HEADER_BYTES] {
     debug_assert!(length <= FRAME_LENGTH as usize);
     let word = (length as u32 & FRAME_LENGTH)
@@ -160,13 +161,14 @@ pub fn frame_header(length: usize, first: bool, last: bool) -> [u8; FRAME_HEADER
     word.to_le_bytes()
 }
 
-/// The frames of a payload; ends early where a frame does not fit, which a checked payload never shows.
+/// Iterates over the frames of a payload. Ends early at a frame that does not fit, which does not happen in a
+/// checked payload.
 pub struct Frames<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Frames<'a> {
-    /// The frames of `payload`.
+    /// Iterates over the frames of `payload`.
     pub fn new(payload: &'a [u8]) -> Frames<'a> {
         Frames { rest: payload }
     }

@@ -1,10 +1,10 @@
 //! The reliable link over datagrams: one per peer of a node, sans-IO.
 //!
-//! What to read first: RFC 5681 (windows, when to acknowledge), RFC 6298 (the retransmission timer), and
-//! RFC 2018 (selective acknowledgement). The link is what TCP makes of them with four differences: it
-//! carries messages, not bytes; it numbers datagrams, which are retransmitted as they are; acknowledgements
-//! wait for an answer to travel with unless the sender asks; and there is no connection — the job's key, with
-//! which datagrams are sealed beneath the link, takes its place, and a node lives as long as its job.
+//! Read first: RFC 5681 (windows, when to acknowledge), RFC 6298 (the retransmission timer), and RFC 2018
+//! (selective acknowledgement). The link uses them like TCP, with four differences: it carries messages, not
+//! bytes; it numbers datagrams, which are retransmitted unchanged; acknowledgements wait to be carried by an
+//! answer unless the sender asks for them; and there is no connection. The job's key, which seals datagrams
+//! beneath the link, takes the connection's place, and a node lives as long as its job.
 //!
 //! # A datagram at its sender
 //!
@@ -24,21 +24,23 @@
 //!
 //! # An acknowledgement at its receiver
 //!
-//! It rides on whatever data goes to the peer. Without any it leaves alone: at once after a duplicate, at a
-//! gap or its filling (RFC 5681 §4.2), when the sender asks, or after 32 datagrams; otherwise when
-//! 1 ms has passed. A request answered within 1 ms therefore costs two datagrams in all.
+//! An acknowledgement is carried by any data to the peer. Without data it is sent alone: at once after a
+//! duplicate, at a gap or when one is filled (RFC 5681 §4.2), when the sender asks, or after 32 datagrams;
+//! otherwise after 1 ms. A request answered within 1 ms therefore costs two datagrams in all.
 //!
 //! # Deviations
 //!
-//! - The timeout is 5 ms at least, 1 s at most, 100 ms before the first sample; RFC 6298 has 1 s, ≥ 60 s, 1 s.
-//! - No sample of the round trip counts for more than the present timeout (see [`rtt`]).
+//! - The timeout is at least 5 ms, at most 1 s, and 100 ms before the first sample. RFC 6298 has 1 s, at
+//!   least 60 s, and 1 s.
+//! - A round-trip sample counts for at most the present timeout (see [`rtt`]).
 //! - The window begins at its maximum and never falls below eight datagrams (see [`congestion`]).
-//! - The receiver advertises no window. It keeps 64 datagrams out of order and hands out every message as
-//!   soon as it is whole; the sender's window is sized for the peer's socket buffer.
-//! - Selective acknowledgements are never taken back, so the sender gives up the bytes at once.
-//! - A silent peer is retransmitted to for ever, once a second: who is dead is decided elsewhere.
-//! - Nothing here keeps out a forger, nor tells a replayed datagram from a late one: whoever passes datagrams to the link
-//!   has opened their seals and refused what came before ([`crate::hooks::sealing`]). The link still checks every field.
+//! - The receiver advertises no window. It keeps 64 datagrams out of order and delivers every message as soon
+//!   as it is complete; the sender's window is sized for the peer's socket buffer.
+//! - Selective acknowledgements are never taken back, so the sender frees the bytes at once.
+//! - Retransmissions to a silent peer never end; they happen once a second. Other code decides that a peer is
+//!   dead.
+//! - The link does not detect forgeries, nor distinguish a replayed datagram from a late one. The caller has
+//!   opened the seals and refused replays ([`crate::hooks::sealing`]). The link still checks every field.
 
 pub mod congestion;
 pub mod header;
@@ -61,52 +63,52 @@ use sender::{Sender, SenderLimits};
 
 use crate::unsent::Unsent;
 
-/// The shortest longest-datagram that a link works with, in bytes.
+/// The smallest maximum length of datagrams that a link accepts, in bytes.
 pub const DATAGRAM_BYTES_MIN: usize = 128;
 
 /// The longest datagram that UDP over IPv4 carries, in bytes.
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 
-/// A timer that is handled so much later than it was due shows that this node was stopped meanwhile. While something is
-/// unacknowledged a timer is due every second at the latest.
+/// A timer that is handled later than its deadline by more than this shows that this node was stopped
+/// meanwhile. While something is unacknowledged, a timer is due at least once a second.
 const OWN_PAUSE: Duration = Duration::from_millis(500);
 
-/// What limits the links of a node. Values out of bounds are brought to the nearest bound.
+/// Limits of a node's links. Values out of bounds are set to the nearest bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
     /// The longest datagram, header included, in bytes.
     pub datagram_bytes_max: usize,
-    /// Datagrams on their way to one peer, at most 64.
+    /// Maximum number of datagrams in flight to one peer, at most 64.
     pub window_datagrams: usize,
-    /// Bytes on their way to one peer: its share of the receiver's socket buffer.
+    /// Maximum number of bytes in flight to one peer: its share of the receiver's socket buffer.
     pub window_bytes: usize,
 }
 
 impl Default for LinkConfig {
-    /// Good for Ethernet.
+    /// Limits for Ethernet.
     fn default() -> LinkConfig {
         LinkConfig { datagram_bytes_max: 1400, window_datagrams: 64, window_bytes: 1 << 20 }
     }
 }
 
-/// What the links of a node have counted.
+/// Counters of a node's links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStatistics {
-    /// Messages given to `send`.
+    /// Messages passed to `send`.
     pub messages_sent: u64,
-    /// Messages handed out.
+    /// Messages delivered.
     pub messages_received: u64,
-    /// Datagrams given to the network, of any kind.
+    /// Datagrams of any kind passed to the network.
     pub datagrams_sent: u64,
-    /// Of these, the ones that carried an acknowledgement alone.
+    /// Datagrams among them that carried only an acknowledgement.
     pub acknowledgements_sent: u64,
     /// Their bytes, headers included.
     pub bytes_sent: u64,
-    /// Datagrams sent again because no acknowledgement had come.
+    /// Datagrams retransmitted because no acknowledgement arrived.
     pub retransmits: u64,
-    /// Datagrams dropped because they were not of this job, had come before, or were not well-formed.
+    /// Datagrams dropped because they were not of this job, were replays, or were malformed.
     pub datagrams_rejected: u64,
-    /// Datagrams that had come before.
+    /// Datagrams received more than once.
     pub duplicates: u64,
 }
 
@@ -126,15 +128,15 @@ impl core::ops::AddAssign for LinkStatistics {
 /// The sizes of a node's queues, for tests and inspection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueSizes {
-    /// Datagrams kept until acknowledged or not yet transmitted.
+    /// Datagrams kept because they are unsent or unacknowledged.
     pub datagrams_kept: usize,
     /// Datagrams kept out of order.
     pub datagrams_out_of_order: usize,
-    /// Bytes of messages whose end has not come.
+    /// Bytes of incomplete messages.
     pub partial_bytes: usize,
     /// Messages that wait for `poll_message`.
     pub messages_waiting: usize,
-    /// Timers, the outdated included.
+    /// Timers, including outdated ones.
     pub timers: usize,
     /// Peers that may have something to transmit.
     pub peers_ready: usize,
@@ -145,13 +147,13 @@ pub struct QueueSizes {
 struct Link {
     sender: Sender,
     receiver: Receiver,
-    /// It stands in the queue of peers that may have something to transmit.
+    /// True if the link is in the queue of peers that may have something to transmit.
     is_ready: bool,
-    /// Its valid entry among the timers.
+    /// The link's valid entry among the timers.
     timer: Option<Instant>,
-    /// Its part of the backlog over all peers.
+    /// The link's share in `backlog_bytes` of the set.
     backlog_counted: usize,
-    /// Since when the peer owes a sign of life: something sent is unacknowledged, and nothing has come.
+    /// Since when something sent to the peer is unacknowledged and nothing has arrived from it.
     awaiting_since: Option<Instant>,
 }
 
@@ -171,18 +173,18 @@ impl Link {
 /// The links of one node to all its peers.
 ///
 /// After each call that may cause transmissions (`send`, `handle_datagram`, `handle_timeout`) the caller
-/// drains [`poll_transmit`](LinkSet::poll_transmit); after `handle_datagram` also
-/// [`poll_message`](LinkSet::poll_message), whose queue is bounded by that alone.
+/// drains [`poll_transmit`](LinkSet::poll_transmit). After `handle_datagram` it also drains
+/// [`poll_message`](LinkSet::poll_message), whose queue has no other bound.
 pub struct LinkSet {
     local: NodeId,
     config: LinkConfig,
-    /// Per peer: the longest datagram, and the link once it is used. 4,096 idle peers cost 64 KiB.
+    /// Per peer: the maximum datagram length, and the link once it is used. 4,096 idle peers cost 64 KiB.
     peers: Vec<(u16, Option<Box<Link>>)>,
     ready: VecDeque<NodeId>,
     timers: BinaryHeap<Reverse<(Instant, NodeId)>>,
     inbox: VecDeque<(NodeId, Vec<u8>)>,
-    /// Buffers of datagrams, and of messages that were given back; apart, lest a small message that a
-    /// caller keeps pin a large buffer.
+    /// Separate pools for datagrams and for returned messages, so that a small message that a caller keeps
+    /// does not pin a large buffer.
     buffers: Buffers,
     acknowledgement: [u8; HEADER_BYTES],
     backlog_bytes: usize,
@@ -190,11 +192,11 @@ pub struct LinkSet {
 }
 
 impl LinkSet {
-    /// The links of node `local` in a job of `nodes` nodes.
+    /// Makes the links of node `local` in a job of `nodes` nodes.
     ///
     /// # Panics
     ///
-    /// When `local` is none of the nodes.
+    /// Panics if `local` is not one of the nodes.
     pub fn new(local: NodeId, nodes: u16, config: LinkConfig) -> LinkSet {
         assert!(local.0 < nodes, "expected a node of 0..{nodes}, got {local}");
         let datagram_bytes_max = config.datagram_bytes_max.clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX);
@@ -217,17 +219,17 @@ impl LinkSet {
         }
     }
 
-    /// The node whose links these are.
+    /// Returns the node that owns these links.
     pub fn local(&self) -> NodeId {
         self.local
     }
 
-    /// How many nodes the job has.
+    /// Returns the number of nodes in the job.
     pub fn nodes(&self) -> u16 {
         self.peers.len() as u16
     }
 
-    /// Makes datagrams to `to` shorter than the configuration says, before anything is sent to it.
+    /// Limits datagrams to `to` below the configured length. Call it before anything is sent to that node.
     pub fn limit_datagram_bytes(&mut self, to: NodeId, datagram_bytes_max: usize) {
         let limit = datagram_bytes_max.clamp(DATAGRAM_BYTES_MIN, self.config.datagram_bytes_max);
         self.peers[to.index()].0 = limit as u16;
@@ -237,18 +239,19 @@ impl LinkSet {
     ///
     /// # Panics
     ///
-    /// When `to` is this node or none of the job, or the message is longer than [`MESSAGE_BYTES_MAX`](crate::MESSAGE_BYTES_MAX).
+    /// Panics if `to` is this node or not in the job, or if the message is longer than
+    /// [`MESSAGE_BYTES_MAX`](crate::MESSAGE_BYTES_MAX).
     pub fn send(&mut self, to: NodeId, parts: &[&[u8]]) {
         let mut message = Unsent::new(parts);
         while self.queue(to, &mut message, usize::MAX) {}
     }
 
-    /// Queues the beginning of a message, of so many bytes or as many as fill one datagram more; whether some is left, which is to be queued before anything
-    /// else for this peer.
+    /// Queues the beginning of a message: at least `bytes` bytes, in whole datagrams. Returns true if some of
+    /// the message is left, which must be queued before anything else for this peer.
     ///
     /// # Panics
     ///
-    /// When `to` is this node or none of the job.
+    /// Panics if `to` is this node or not in the job.
     pub fn queue(&mut self, to: NodeId, message: &mut Unsent<'_>, bytes: usize) -> bool {
         assert!(to != self.local, "expected a peer to send to, got the node itself");
         self.link(to);
@@ -264,11 +267,12 @@ impl LinkSet {
         message.rest() > 0
     }
 
-    /// Takes in a datagram that `source` has sent: whoever calls answers for that.
+    /// Handles a datagram from `source`; the caller has verified the source.
     ///
     /// # Errors
     ///
-    /// Why it was dropped. It has been counted and has had no other effect. No bytes make this panic.
+    /// Returns why it was dropped. A dropped datagram is counted and has no other effect. No input makes this
+    /// panic.
     pub fn handle_datagram(&mut self, source: NodeId, bytes: &[u8], now: Instant) -> Result<(), Rejected> {
         let result = self.take_in(source, bytes, now);
         if result.is_err() {
@@ -316,7 +320,7 @@ impl LinkSet {
         Ok(())
     }
 
-    /// The link to `peer`, made when it is first used.
+    /// Returns the link to `peer`, which is made on first use.
     fn link(&mut self, peer: NodeId) -> &mut Link {
         let (datagram_bytes_max, link) = &mut self.peers[peer.index()];
         link.get_or_insert_with(|| {
@@ -335,7 +339,7 @@ impl LinkSet {
         })
     }
 
-    /// Brings the node's queues up to date with one link that has changed.
+    /// Updates the node's queues after a link has changed.
     fn refresh(&mut self, peer: NodeId) {
         let Some(link) = &mut self.peers[peer.index()].1 else { return };
         let backlog = link.sender.backlog_bytes();
@@ -345,8 +349,8 @@ impl LinkSet {
             link.is_ready = true;
             self.ready.push_back(peer);
         }
-        // A timer that moved later keeps its entry, which is corrected when it comes up: pushing deadlines
-        // back is what every acknowledgement does, and must cost nothing.
+        // A timer that moved later keeps its entry, which is corrected when it comes up. Every
+        // acknowledgement moves the deadline, so that must cost nothing.
         if let Some(deadline) = link.deadline()
             && link.timer.is_none_or(|timer| deadline < timer)
         {
@@ -355,7 +359,7 @@ impl LinkSet {
         }
     }
 
-    /// The next datagram to put on the wire, in `out` (which is overwritten), and to whom.
+    /// Writes the next datagram to transmit to `out` (which is overwritten). Returns its destination.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<NodeId> {
         let (to, datagram) = self.transmit(now)?;
         out.clear();
@@ -363,7 +367,8 @@ impl LinkSet {
         Some(to)
     }
 
-    /// Like [`poll_transmit`](LinkSet::poll_transmit), without the copy. Peers take turns.
+    /// Returns the next datagram like [`poll_transmit`](LinkSet::poll_transmit), without a copy. Peers take
+    /// turns.
     pub fn transmit(&mut self, now: Instant) -> Option<(NodeId, &[u8])> {
         loop {
             let peer = self.ready.pop_front()?;
@@ -405,22 +410,22 @@ impl LinkSet {
         }
     }
 
-    /// The next message that is whole and in order, and from whom.
+    /// Returns the next complete message in order, and its sender.
     pub fn poll_message(&mut self) -> Option<(NodeId, Vec<u8>)> {
         self.inbox.pop_front()
     }
 
-    /// Takes back the buffer of a message that is done with, to spare the allocator.
+    /// Takes back the buffer of a message for reuse.
     pub fn recycle(&mut self, message: Vec<u8>) {
         self.buffers.messages.give(message);
     }
 
-    /// When [`handle_timeout`](LinkSet::handle_timeout) is to be called; may be earlier than needed.
+    /// Returns when to call [`handle_timeout`](LinkSet::handle_timeout); may be earlier than necessary.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.peek().map(|Reverse((deadline, _))| *deadline)
     }
 
-    /// Handles the timers that are due; transmissions may follow.
+    /// Handles the timers that are due. Transmissions may follow.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(Reverse((deadline, peer))) = self.timers.peek().copied() {
             if deadline > now {
@@ -434,7 +439,7 @@ impl LinkSet {
             }
             link.timer = None;
             if now.saturating_since(deadline) > OWN_PAUSE {
-                // It is this node that was not there: what the peer has answered may still lie unread.
+                // This node was stopped: the peer's answers may still be unread.
                 link.awaiting_since = link.awaiting_since.map(|_| now);
             }
             link.sender.handle_timeout(now);
@@ -443,8 +448,8 @@ impl LinkSet {
         }
     }
 
-    /// Lets all acknowledgements that wait for data leave with the next transmissions: for a node that is
-    /// about to fall silent. Looks at every peer.
+    /// Sends all waiting acknowledgements with the next transmissions. For a node that is about to fall
+    /// silent. Examines every peer.
     pub fn hasten_acknowledgements(&mut self) {
         for peer in NodeId::all(self.nodes()) {
             if let Some(link) = &mut self.peers[peer.index()].1 {
@@ -454,8 +459,9 @@ impl LinkSet {
         }
     }
 
-    /// Who owes a sign of life for the longest time, and for how long: a peer that has not acknowledged what was sent to it and from
-    /// which nothing has come since. Time in which this node itself did not run counts for nobody. Looks at every peer.
+    /// Returns the peer that has been silent for the longest time, and for how long: it has not acknowledged
+    /// what was sent, and nothing has arrived from it since. Time in which this node itself did not run does
+    /// not count. Examines every peer.
     pub fn longest_silence(&self, now: Instant) -> Option<(NodeId, Duration)> {
         let overdue = self.poll_timeout().is_some_and(|timer| now.saturating_since(timer) > OWN_PAUSE);
         if overdue {
@@ -468,37 +474,37 @@ impl LinkSet {
         NodeId::all(self.nodes()).filter_map(silence).max_by_key(|&(_, silence)| silence)
     }
 
-    /// Bytes queued for `to` that it has not acknowledged, framing included.
+    /// Returns the bytes queued for `to` that it has not acknowledged, framing included.
     pub fn backlog_bytes(&self, to: NodeId) -> usize {
         self.peers[to.index()].1.as_ref().map_or(0, |link| link.sender.backlog_bytes())
     }
 
-    /// The same over all peers.
+    /// Returns the same over all peers.
     pub fn backlog_bytes_all(&self) -> usize {
         self.backlog_bytes
     }
 
-    /// Whether everything sent has been acknowledged.
+    /// Returns true if everything sent has been acknowledged.
     pub fn is_idle(&self) -> bool {
         self.backlog_bytes == 0
     }
 
-    /// Datagrams and bytes on their way to `to`.
+    /// Returns the numbers of datagrams and bytes in flight to `to`.
     pub fn in_flight(&self, to: NodeId) -> (usize, usize) {
         self.peers[to.index()].1.as_ref().map_or((0, 0), |link| link.sender.in_flight())
     }
 
-    /// What has been counted.
+    /// Returns the counters.
     pub fn statistics(&self) -> LinkStatistics {
         self.statistics
     }
 
-    /// The longest message to `to` that travels in one datagram, in bytes.
+    /// Returns the longest message to `to` that fits into one datagram, in bytes.
     pub fn inline_bytes_max(&self, to: NodeId) -> usize {
         usize::from(self.peers[to.index()].0) - HEADER_BYTES - FRAME_HEADER_BYTES
     }
 
-    /// How full the queues are. Looks at every peer.
+    /// Returns the sizes of the queues. Examines every peer.
     pub fn queue_sizes(&self) -> QueueSizes {
         let mut sizes = QueueSizes {
             messages_waiting: self.inbox.len(),

@@ -1,27 +1,27 @@
-//! Buffers kept for reuse, so that the hot path seldom asks the allocator.
+//! Buffers for reuse, so that the hot path seldom calls the allocator.
 
 use rustix::mm::{Advice, madvise};
 
-/// No more buffers are kept.
+/// Maximum number of buffers kept.
 const POOL_BUFFERS_MAX: usize = 64;
 
-/// Larger buffers are kept apart: with the bound above there are at most 4 MiB of the others.
+/// Larger buffers are kept separately. With the bound above, the smaller ones take at most 4 MiB.
 const POOL_BUFFER_BYTES_MAX: usize = 64 << 10;
 
-/// No more large buffers are kept: for one message that grows and one that is being handled.
+/// Maximum number of large buffers kept: one for a message that grows and one for a message being handled.
 const LARGE_BUFFERS_MAX: usize = 2;
 
-/// Still larger ones are given back to the allocator. The longest page in a message fits, as vectors grow.
+/// Larger buffers are freed. The longest page in a message fits, given how vectors grow.
 const LARGE_BUFFER_BYTES_MAX: usize = 4 << 20;
 
-/// Buffers of at least so many bytes get their memory by one call when they are made: a fault for each of its pages, as it is first written, would cost
-/// several times as much.
+/// Buffers of at least this many bytes get their memory by one system call when they are made. A fault on the
+/// first write of each page would cost several times as much.
 const MAPPED_AT_ONCE_BYTES_MIN: usize = 16 << 10;
 
-/// A new buffer for something longer than a datagram has room for so many bytes.
+/// Initial length of a new buffer for something longer than a datagram.
 const LARGE_BUFFER_BYTES_MIN: usize = 128 << 10;
 
-/// An empty buffer with room for `bytes`.
+/// Makes an empty buffer with room for `bytes`.
 fn fresh(bytes: usize) -> Vec<u8> {
     let mut buffer: Vec<u8> = Vec::with_capacity(bytes);
     if bytes >= MAPPED_AT_ONCE_BYTES_MIN {
@@ -31,7 +31,8 @@ fn fresh(bytes: usize) -> Vec<u8> {
         let whole_pages = &mut room[skipped..];
         let length = whole_pages.len() / page_bytes * page_bytes;
         // Where the kernel cannot (before Linux 5.14), the pages fault one by one.
-        // SAFETY: the pages lie in the buffer's own room, of which nothing is in use yet; the advice changes no byte.
+        // SAFETY: the pages lie in the buffer's own room, of which nothing is in use yet; the advice changes
+        // no byte.
         let _ = unsafe { madvise(whole_pages.as_mut_ptr().cast(), length, Advice::LinuxPopulateWrite) };
     }
     buffer
@@ -41,32 +42,32 @@ fn fresh(bytes: usize) -> Vec<u8> {
 #[derive(Debug, Default)]
 pub struct BufferPool {
     buffers: Vec<Vec<u8>>,
-    /// For messages that would otherwise grow from the length of a datagram to their own, each in memory that the system has just
-    /// cleared.
+    /// Large buffers, for messages that would otherwise grow step by step from a datagram's length, each time
+    /// into memory that the system has just cleared.
     large: Vec<Vec<u8>>,
 }
 
-/// The buffers of a link set, by what they hold.
+/// The buffers of a link set, by content.
 #[derive(Debug, Default)]
 pub struct Buffers {
-    /// Datagrams that wait: for their acknowledgement, or for those before them.
+    /// Datagrams that wait for their acknowledgement or for earlier datagrams.
     pub datagrams: BufferPool,
-    /// Messages as they are put together.
+    /// Messages being assembled.
     pub messages: BufferPool,
 }
 
 impl BufferPool {
-    /// An empty buffer with room for `bytes`.
+    /// Takes an empty buffer with room for `bytes`.
     pub fn take(&mut self, bytes: usize) -> Vec<u8> {
         self.buffers.pop().filter(|buffer| buffer.capacity() >= bytes).unwrap_or_else(|| fresh(bytes))
     }
 
-    /// An empty buffer for something of unknown length that is longer than `bytes`.
+    /// Takes an empty buffer for content of unknown length above `bytes`.
     pub fn take_large(&mut self, bytes: usize) -> Vec<u8> {
         self.large.pop().unwrap_or_else(|| fresh(bytes.max(LARGE_BUFFER_BYTES_MIN)))
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer to the pool.
     pub fn give(&mut self, mut buffer: Vec<u8>) {
         let (kept, buffers_max) = if buffer.capacity() <= POOL_BUFFER_BYTES_MAX {
             (&mut self.buffers, POOL_BUFFERS_MAX)
@@ -82,7 +83,7 @@ impl BufferPool {
         }
     }
 
-    /// How many buffers are kept.
+    /// Returns the number of buffers kept.
     pub fn len(&self) -> usize {
         self.buffers.len() + self.large.len()
     }

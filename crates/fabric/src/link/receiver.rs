@@ -1,5 +1,5 @@
-//! The receiving half of a link: puts datagrams in order, joins fragments into messages, and decides
-//! when to acknowledge.
+//! The receiving half of a link: orders datagrams, joins fragments into messages, and decides when to
+//! acknowledge.
 
 use core::time::Duration;
 
@@ -9,37 +9,38 @@ use super::header::{Frames, Header, Rejected};
 use super::pool::{BufferPool, Buffers};
 use crate::unsent::MESSAGE_BYTES_MAX;
 
-/// How far ahead of the next expected datagram others are kept: the width of the selective
-/// acknowledgement, beyond which a sender never goes.
+/// How far ahead of the next expected datagram others are kept: the width of the selective acknowledgement,
+/// which a sender never exceeds.
 pub const REORDER_DATAGRAMS_MAX: u64 = 64;
 
-/// How long an acknowledgement waits for data to travel with. RFC 1122 §4.2.3.2 allows half a second; the
-/// sender's least timeout must outlast it.
+/// How long an acknowledgement waits for data to carry it. RFC 1122 §4.2.3.2 allows half a second; the
+/// sender's minimum timeout must be longer than this.
 pub const ACKNOWLEDGEMENT_DELAY: Duration = Duration::from_millis(1);
 
-/// Datagrams after which the acknowledgement waits no longer. Senders ask for it when their window
+/// Number of datagrams after which an acknowledgement is sent at once. Senders ask for one when their window
 /// is half used, so this only bounds how long they keep what has arrived.
 const UNACKNOWLEDGED_DATAGRAMS_MAX: u32 = 32;
 
-/// What became of a datagram with data.
+/// The result of a datagram with data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accepted {
-    /// Its messages, if it completed any, have been handed out or wait for earlier datagrams.
+    /// The messages that it completed, if any, were delivered or wait for earlier datagrams.
     New,
-    /// It had come before.
+    /// It has arrived before.
     Duplicate,
 }
 
 /// The receiving half of a link.
 #[derive(Debug, Default)]
 pub struct Receiver {
-    /// The sequence number that all before have come.
+    /// All lower sequence numbers have arrived.
     next: u64,
     /// Bit i: `next + 1 + i` is kept.
     ahead: u64,
-    /// The kept payloads by sequence number modulo the buffer's size; empty until something is out of order.
+    /// The kept payloads by sequence number modulo the buffer's size; empty until a datagram arrives out of
+    /// order.
     kept: Vec<Vec<u8>>,
-    /// The beginning of a message whose last fragment has not come.
+    /// The beginning of a message whose last fragment has not arrived.
     partial: Option<Vec<u8>>,
     unacknowledged: u32,
     acknowledge_now: bool,
@@ -47,61 +48,61 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Every sequence number below has come.
+    /// Returns the first sequence number that has not arrived.
     pub fn acknowledged(&self) -> u64 {
         self.next
     }
 
-    /// Which later ones have come, as the header says it.
+    /// Returns the bitmap of later numbers that have arrived, as in the header.
     pub fn selective(&self) -> u64 {
         self.ahead
     }
 
-    /// Whether an acknowledgement must leave even without data.
+    /// Returns true if an acknowledgement must be sent even without data.
     pub fn must_acknowledge(&self) -> bool {
         self.acknowledge_now
     }
 
-    /// When an acknowledgement that waits for data waits no longer.
+    /// Returns when an acknowledgement that waits for data must be sent.
     pub fn deadline(&self) -> Option<Instant> {
         if self.acknowledge_now { None } else { self.acknowledge_at }
     }
 
-    /// Out-of-order datagrams kept, and bytes of an unfinished message.
+    /// Returns the number of out-of-order datagrams kept, and the bytes of an incomplete message.
     pub fn kept(&self) -> (usize, usize) {
         (self.ahead.count_ones() as usize, self.partial.as_ref().map_or(0, Vec::len))
     }
 
-    /// A datagram that bears the acknowledgement leaves.
+    /// Records that a datagram with the acknowledgement is sent.
     pub fn acknowledgement_sent(&mut self) {
         self.unacknowledged = 0;
         self.acknowledge_now = false;
         self.acknowledge_at = None;
     }
 
-    /// Lets an acknowledgement that waits for data wait no longer.
+    /// Makes a waiting acknowledgement leave at once.
     pub fn hasten_acknowledgement(&mut self) {
         self.acknowledge_now |= self.acknowledge_at.is_some();
     }
 
-    /// The delayed-acknowledgement timer.
+    /// Handles the delayed-acknowledgement timer.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.acknowledge_at.is_some_and(|deadline| deadline <= now) {
             self.acknowledge_now = true;
         }
     }
 
-    /// Whether a datagram with data lies in the window.
+    /// Checks that a datagram with data lies in the window.
     ///
     /// # Errors
     ///
-    /// [`Rejected::Sequence`] when it lies beyond; it will come again when the window has moved.
+    /// Returns [`Rejected::Sequence`] if it lies beyond. It will be retransmitted when the window has moved.
     pub fn check_sequence(&self, sequence: u64) -> Result<(), Rejected> {
         let limit = self.next.saturating_add(REORDER_DATAGRAMS_MAX);
         if sequence > limit { Err(Rejected::Sequence { limit, got: sequence }) } else { Ok(()) }
     }
 
-    /// Takes in a datagram with data that [`Receiver::check_sequence`] has passed.
+    /// Handles a datagram with data that has passed [`Receiver::check_sequence`].
     pub fn handle_data(
         &mut self,
         header: &Header,
@@ -113,8 +114,8 @@ impl Receiver {
         let had_gap = self.ahead != 0;
         let accepted = self.take_in(header.sequence, payload, buffers, deliver);
         self.unacknowledged += 1;
-        // At once: what the sender asks for; a duplicate, since our last acknowledgement was lost or
-        // late; a gap made or filled, for fast retransmission (RFC 5681 §4.2).
+        // Acknowledge at once: when the sender asks; after a duplicate, because our last acknowledgement was
+        // lost or late; when a gap appears or is filled, for fast retransmission (RFC 5681 §4.2).
         self.acknowledge_now |= header.acknowledge_now
             || accepted == Accepted::Duplicate
             || had_gap
@@ -170,8 +171,8 @@ impl Receiver {
         self.kept[(sequence % REORDER_DATAGRAMS_MAX) as usize] = buffer;
     }
 
-    /// Joins the frames of the next payload in order. Fragments that continue nothing, and beginnings that
-    /// never end, come only from a sender that is not this code; they are skipped.
+    /// Joins the frames of the next payload in order. Fragments without a beginning, and beginnings without
+    /// an end, come only from a sender that is not this code; they are skipped.
     fn join(&mut self, payload: &[u8], deliver: &mut dyn FnMut(Vec<u8>), messages: &mut BufferPool) {
         for frame in Frames::new(payload) {
             if frame.first {

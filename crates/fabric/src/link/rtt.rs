@@ -2,11 +2,12 @@
 
 use core::time::Duration;
 
-/// §2.4 asks for at least a second, for the Internet of 1988; in a cluster a round trip takes
-/// microseconds, and what must be outwaited is the peer's delayed acknowledgement and its scheduler.
+/// §2.4 asks for at least a second, for the Internet of 1988. In a cluster a round trip takes microseconds,
+/// and the timeout must only exceed the peer's delayed acknowledgement and its scheduling.
 pub const TIMEOUT_MIN: Duration = Duration::from_millis(5);
 
-/// §2.5 allows a maximum. A stopped peer costs a few datagrams a second, and is back within one.
+/// §2.5 allows a maximum. A stopped peer costs a few datagrams a second, and is noticed within a second of
+/// resuming.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(1);
 
 /// §2.1: before the first sample. Peers start at slightly different times, so it is well above the minimum.
@@ -24,11 +25,11 @@ pub struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// §2.2 and §2.3, and §5.7: a sample ends the backoff, and nothing else does. Callers pass none of a
-    /// datagram that was sent twice or taken for lost (§3, Karn).
+    /// Adds a sample (§2.2, §2.3). Only a sample ends the backoff (§5.7). Callers do not pass samples of
+    /// datagrams that were sent twice or taken for lost (§3, Karn).
     ///
-    /// A sample counts for no more than the present timeout. Only when this node itself was stopped
-    /// does it show more, and that must not leave behind a timeout of a second.
+    /// A sample counts for at most the present timeout. It exceeds that only when this node itself was
+    /// stopped, and must not leave a timeout of a second behind.
     pub fn sample(&mut self, measured: Duration) {
         let measured = measured.min(self.timeout());
         self.backoff = 0;
@@ -44,17 +45,17 @@ impl RoundTrip {
         }
     }
 
-    /// §5.5: the timer has expired.
+    /// Doubles the timeout (§5.5) when the timer has expired.
     pub fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
     }
 
-    /// Whether the timer has expired since the last sample.
+    /// Returns true if the timer has expired since the last sample.
     pub fn is_backed_off(&self) -> bool {
         self.backoff > 0
     }
 
-    /// How long to wait for an acknowledgement: SRTT + 4 RTTVAR, doubled for each expiry.
+    /// Returns how long to wait for an acknowledgement: SRTT + 4 RTTVAR, doubled for each expiry.
     pub fn timeout(&self) -> Duration {
         let calm = match self.smoothed {
             None => TIMEOUT_INITIAL,
@@ -86,7 +87,7 @@ mod tests {
         (0..100).for_each(|_| round_trip.sample(Duration::from_micros(60)));
         round_trip.sample(Duration::from_secs(60));
         assert!(round_trip.timeout() < TIMEOUT_MIN * 2);
-        // A slow network shows itself in samples that come when the timeout has backed off beyond it.
+        // Samples show a slow network once the timeout has backed off beyond its round trip.
         (0..6).for_each(|_| round_trip.back_off());
         round_trip.sample(Duration::from_millis(150));
         assert!(round_trip.timeout() > Duration::from_millis(150));

@@ -11,18 +11,18 @@ use super::pool::BufferPool;
 use super::rtt::RoundTrip;
 use crate::unsent::Unsent;
 
-/// A datagram is taken for lost when one sent this much later has arrived (RFC 6675's DupThresh; counted
-/// in transmissions, as RFC 9002 §6.1.1 does, so that the loss of a retransmission is seen too).
+/// A datagram counts as lost when one that was sent this much later has arrived (RFC 6675's DupThresh;
+/// counted in transmissions, as RFC 9002 §6.1.1 does, so that the loss of a retransmission is detected too).
 const REORDERING_DATAGRAMS: u64 = 3;
 
-/// What limits a sender.
+/// Limits of a sender.
 #[derive(Clone, Copy, Debug)]
 pub struct SenderLimits {
-    /// The longest datagram, header included.
+    /// The maximum datagram length, header included.
     pub datagram_bytes_max: usize,
-    /// How far sequence numbers may run ahead of the first unacknowledged one, and the most in flight.
+    /// Maximum distance of sequence numbers from the first unacknowledged one, and maximum number in flight.
     pub window_datagrams: usize,
-    /// The most bytes in flight, one datagram excepted.
+    /// Maximum number of bytes in flight; a single datagram may exceed it.
     pub window_bytes: usize,
 }
 
@@ -31,9 +31,9 @@ enum State {
     /// Not transmitted yet; later messages may still join it.
     Unsent,
     InFlight,
-    /// To be transmitted again.
+    /// To be retransmitted.
     Lost,
-    /// Selectively acknowledged; waits for those before it. Its buffer is gone.
+    /// Selectively acknowledged; waits for earlier datagrams. Its buffer is gone.
     Arrived,
 }
 
@@ -48,16 +48,16 @@ struct Slot {
     transmissions: u32,
 }
 
-/// What [`Sender::transmit`] decided about a datagram.
+/// The datagram that [`Sender::transmit`] has chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct Transmission {
-    /// Where the datagram lies.
+    /// Its index.
     pub index: usize,
     /// Its sequence number.
     pub sequence: u64,
-    /// It has been transmitted before.
+    /// True if it has been transmitted before.
     pub again: bool,
-    /// The peer is asked to acknowledge without delay.
+    /// True if the peer is asked to acknowledge without delay.
     pub acknowledge_now: bool,
 }
 
@@ -66,7 +66,7 @@ pub struct Transmission {
 pub struct Sender {
     limits: SenderLimits,
     ring: VecDeque<Slot>,
-    /// The sequence number of the ring's first slot: all below are acknowledged.
+    /// The sequence number of the ring's first slot: all lower ones are acknowledged.
     first: u64,
     /// The first sequence number never transmitted.
     unsent: u64,
@@ -80,12 +80,12 @@ pub struct Sender {
     congestion: Congestion,
     round_trip: RoundTrip,
     deadline: Option<Instant>,
-    /// Losses below this number belong to a reduction already made.
+    /// Losses below this number belong to a window reduction already made.
     recovery_end: u64,
 }
 
 impl Sender {
-    /// A sender with nothing queued.
+    /// Makes a sender with nothing queued.
     pub fn new(limits: SenderLimits) -> Sender {
         Sender {
             limits,
@@ -105,38 +105,39 @@ impl Sender {
         }
     }
 
-    /// The sequence number that the next new datagram will bear.
+    /// Returns the sequence number of the next new datagram.
     pub fn unsent(&self) -> u64 {
         self.unsent
     }
 
-    /// Bytes queued or in flight, framing included.
+    /// Returns the number of bytes queued or in flight, framing included.
     pub fn backlog_bytes(&self) -> usize {
         self.backlog_bytes
     }
 
-    /// Datagrams and bytes in flight.
+    /// Returns the numbers of datagrams and bytes in flight.
     pub fn in_flight(&self) -> (usize, usize) {
         (self.in_flight, self.in_flight_bytes)
     }
 
-    /// Whether something that was transmitted is unacknowledged.
+    /// Returns true if a transmitted datagram is unacknowledged.
     pub fn awaits_acknowledgement(&self) -> bool {
         self.unsent > self.first
     }
 
-    /// Datagrams kept, transmitted or not.
+    /// Returns the number of datagrams kept, transmitted or not.
     pub fn kept(&self) -> usize {
         self.ring.len()
     }
 
-    /// When [`Sender::handle_timeout`] has something to do.
+    /// Returns when [`Sender::handle_timeout`] has something to do.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Queues as much of a message as a datagram takes; how many bytes. One that fits a datagram is never split; it
-    /// joins the last datagram when that has not been transmitted and has room.
+    /// Queues as much of a message as fits into a datagram. Returns the number of bytes. A message that fits
+    /// into one datagram is never split. It joins the last datagram if that has not been transmitted and has
+    /// room.
     pub fn queue(&mut self, message: &mut Unsent<'_>, pool: &mut BufferPool) -> usize {
         let length = message.rest().min(self.limits.datagram_bytes_max - HEADER_BYTES - FRAME_HEADER_BYTES);
         let header = frame_header(length, message.is_whole(), length == message.rest());
@@ -166,7 +167,7 @@ impl Sender {
         &mut self.ring[last].buffer
     }
 
-    /// The index of the datagram to transmit next, if the window allows one.
+    /// Returns the index of the datagram to transmit next, if the window allows one.
     fn choose(&self) -> Option<usize> {
         let transmitted = (self.unsent - self.first) as usize;
         let index = if self.lost > 0 {
@@ -177,14 +178,14 @@ impl Sender {
             return None;
         };
         let bytes = self.ring[index].buffer.len();
-        // With nothing in flight one datagram always may go, or nothing would ever open the window.
+        // With nothing in flight one datagram may always go, otherwise nothing would open the window.
         let allowed = self.in_flight == 0
             || (self.in_flight < self.congestion.window()
                 && self.in_flight_bytes + bytes <= self.limits.window_bytes);
         allowed.then_some(index)
     }
 
-    /// Whether [`Sender::transmit`] would give a datagram.
+    /// Returns true if [`Sender::transmit`] would return a datagram.
     pub fn wants_transmit(&self) -> bool {
         self.choose().is_some()
     }
@@ -215,8 +216,8 @@ impl Sender {
         Some(Transmission { index, sequence, again, acknowledge_now })
     }
 
-    /// Half of the window used up, or all of it: the acknowledgement is wanted before the receiver's
-    /// timer, or the sender would stand still. Everything less can wait for data to carry it.
+    /// Returns true when half of the window or all of it is used: the acknowledgement is then needed before
+    /// the receiver's timer, or the sender would stall. With less in flight it can wait for data to carry it.
     fn needs_acknowledgement_soon(&self, before: (usize, usize)) -> bool {
         let crosses = |before: usize, after: usize, limit: usize| {
             (before < limit / 2 && after >= limit / 2) || after >= limit
@@ -227,21 +228,21 @@ impl Sender {
             || (self.unsent - self.first) as usize >= self.limits.window_datagrams
     }
 
-    /// The datagram at `index`.
+    /// Returns the datagram at `index`.
     pub fn datagram(&self, index: usize) -> &[u8] {
         &self.ring[index].buffer
     }
 
-    /// The place of the header of the datagram at `index`.
+    /// Returns the header's bytes of the datagram at `index`.
     pub fn header_mut(&mut self, index: usize) -> Option<&mut [u8; HEADER_BYTES]> {
         self.ring[index].buffer.first_chunk_mut()
     }
 
-    /// Whether acknowledgements name only what has been transmitted.
+    /// Checks that acknowledgements name only transmitted datagrams.
     ///
     /// # Errors
     ///
-    /// [`Rejected::Acknowledgement`] when they do not.
+    /// Returns [`Rejected::Acknowledgement`] if they do not.
     pub fn check_acknowledgement(&self, acknowledged: u64, selective: u64) -> Result<(), Rejected> {
         // The highest bit i stands for number acknowledged + 1 + i.
         let end = acknowledged.saturating_add(match selective {
@@ -254,7 +255,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Takes in acknowledgements that [`Sender::check_acknowledgement`] has passed.
+    /// Handles acknowledgements that have passed [`Sender::check_acknowledgement`].
     pub fn handle_acknowledgement(
         &mut self,
         acknowledged: u64,
@@ -309,9 +310,9 @@ impl Sender {
         }
         settled.datagrams += 1;
         self.backlog_bytes -= slot.buffer.len() - HEADER_BYTES;
-        // Of a datagram sent twice nobody knows which copy arrived (Karn), so it tells nothing about the
-        // order of arrival. One that was taken for lost tells how long its peer was stopped, not how
-        // long the way is.
+        // If a datagram was sent twice, it is unknown which copy arrived (Karn), so it gives no information
+        // about the order of arrival. The time of one that was taken for lost measures how long its peer was
+        // stopped, not the path.
         if slot.transmissions == 1 {
             self.order_arrived = self.order_arrived.max(slot.order);
             if was_in_flight && slot.order > settled.newest_order {
@@ -340,7 +341,7 @@ impl Sender {
         }
     }
 
-    /// RFC 6298 §5.4 to §5.6: takes everything in flight for lost when the timer has expired.
+    /// Takes everything in flight for lost when the timer has expired (RFC 6298 §5.4 to §5.6).
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.deadline.is_none_or(|deadline| deadline > now) {
             return;
@@ -358,7 +359,7 @@ impl Sender {
         self.in_flight_bytes = 0;
         self.congestion.timed_out(!self.round_trip.is_backed_off());
         self.round_trip.back_off();
-        // Growth is wanted at once when acknowledgements come again.
+        // The window should grow at once when acknowledgements arrive again.
         self.recovery_end = self.first;
     }
 }
@@ -375,7 +376,7 @@ impl Slot {
     }
 }
 
-/// What one acknowledgement has settled.
+/// The result of one acknowledgement.
 #[derive(Default)]
 struct Settled {
     datagrams: usize,

@@ -1,26 +1,26 @@
-//! Waking a node that sleeps, and not disturbing one that is awake.
+//! Wakes a sleeping node without disturbing one that is awake.
 //!
-//! Each node has an eventfd, its doorbell, which all nodes have inherited. A node that may sleep shows the number of that sleep on its
-//! board; one that is awake shows 0. Whoever has put something where the node should look rings when it sees a number for which it has
-//! not rung yet: so a node that spins costs nobody a system call, and one that sleeps costs each peer one a sleep.
+//! Each node has an eventfd, its doorbell, which all nodes have inherited. A node that may sleep shows the
+//! number of that sleep on its board; a node that is awake shows 0. A peer that has left something for the
+//! node rings when it sees a number for which it has not rung yet. So a spinning node costs its peers no
+//! system call, and a sleeping node costs each peer one per sleep.
 //!
 //! ```text
 //! sender                             receiver
 //! put a frame, move the tail         show a number
-//! fence                              fence                      SYNC POINT: one of the two sees what the other did
+//! fence                              fence                      SYNC POINT: one of the two sees the other's action
 //! read the number, ring              look at all tails, sleep
 //! ```
 //!
-//! A sender whose own thread polls can wait a moment before it rings: more often than not the receiver is about to poll as well, and a ring would
-//! only have its service thread interrupt it. Such a ring is *owed*; it is paid when the moment has passed and the number is still
-//! there, or when the sender stops polling.
+//! A sender with a polling thread can wait a moment before it rings: mostly the receiver is about to poll as
+//! well, and a ring would only make its service thread interrupt it. Such a ring is *owed*. It is paid when
+//! the moment has passed and the number is still shown, or when the sender stops polling.
 //!
 //! A sender of an unhurried message does not ring, unless the number shown is odd: then a thread of the node
-//! sleeps until something comes. The node takes the message in at its next look, for whatever reason it
-//! looks.
+//! sleeps until something arrives. The node receives the message the next time it looks for any reason.
 //!
-//! The number has one writer, so a peer that dies between any two steps takes only its own message along. One that is late rings for a
-//! sleep that has ended: the node looks once for nothing.
+//! The number has one writer, so a peer that dies between any two steps loses only its own message. A late
+//! peer rings for a sleep that has ended: the node then looks once in vain.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -30,16 +30,16 @@ use hiroba_base::NodeId;
 
 use super::board::Board;
 
-/// What a node that is awake shows.
+/// Shown by a node that is awake.
 const AWAKE: u64 = 0;
 
-/// Set in the number of a sleep during which a thread waits for whatever comes.
+/// Set in the number of a sleep during which a thread waits for anything to arrive.
 const EXPECTS: u64 = 1;
 
-/// For so long a ring is owed: the time that a node takes from one call into the runtime to the next in a loop of them.
+/// How long a ring is owed: the time between two calls of a node into the runtime in a loop of such calls.
 const OWED_FOR: Duration = Duration::from_micros(3);
 
-/// The doorbells of all nodes, as one of them has them.
+/// The doorbells of all nodes, as one node sees them.
 #[derive(Debug)]
 pub struct Bells {
     local: NodeId,
@@ -48,19 +48,19 @@ pub struct Bells {
     rung_for: Vec<AtomicU64>,
     /// By node: since when this process owes it a ring, in nanoseconds after `origin`; 0 when it owes none.
     owed_since: Vec<AtomicU64>,
-    /// Whether there may be any such.
+    /// True if any ring may be owed.
     owes: AtomicBool,
     origin: Clock,
-    /// This node's sleeps so far.
+    /// Number of this node's sleeps so far.
     sleeps: AtomicU64,
-    /// Threads of this node that poll without sleeping.
+    /// Number of this node's threads that poll without sleeping.
     spinning: AtomicUsize,
-    /// Threads of this node that sleep until something comes.
+    /// Number of this node's threads that sleep until something arrives.
     expecting: AtomicUsize,
 }
 
 impl Bells {
-    /// The bells of `local` and its peers, by node.
+    /// Makes the bells of `local` and its peers, by node.
     pub fn new(local: NodeId, doorbells: Vec<OwnedFd>) -> Bells {
         let rung_for = doorbells.iter().map(|_| AtomicU64::new(AWAKE)).collect();
         let owed_since = doorbells.iter().map(|_| AtomicU64::new(0)).collect();
@@ -77,12 +77,13 @@ impl Bells {
         }
     }
 
-    /// This node's doorbell: readable when it was rung.
+    /// Returns this node's doorbell, which is readable when it was rung.
     pub fn own(&self) -> BorrowedFd<'_> {
         self.doorbells[self.local.index()].as_fd()
     }
 
-    /// After something was put on the board of `node`, or taken from this node's: wakes the node if it sleeps.
+    /// Wakes a node if it sleeps. Call it after something was put on the node's board, or taken from this
+    /// node's.
     pub fn ring(&self, node: NodeId, board: &Board) {
         // SYNC POINT: pairs with the fence in `fall_asleep`.
         fence(Ordering::SeqCst);
@@ -94,7 +95,8 @@ impl Bells {
         }
     }
 
-    /// As [`ring`](Bells::ring), but if a thread of this node polls without sleeping, only once the node has had a moment to look by itself.
+    /// Rings like [`ring`](Bells::ring). If a thread of this node polls without sleeping, the ring waits
+    /// until the node has had a moment to look by itself.
     pub fn ring_soon(&self, node: NodeId, board: &Board) {
         // SYNC POINT: pairs with the fence in `fall_asleep`.
         fence(Ordering::SeqCst);
@@ -106,8 +108,8 @@ impl Bells {
         }
         let now = self.origin.elapsed().as_nanos() as u64;
         self.owed_since[node.index()].store(now.max(1), Ordering::SeqCst);
-        // SYNC POINT: pairs with `end_spinning`, which stops spinning and then looks here: the last to spin sees the debt, or we see that
-        // nobody spins.
+        // SYNC POINT: pairs with `end_spinning`, which stops spinning and then looks here. Either the last
+        // spinning thread sees the debt, or we see that no thread spins.
         self.owes.store(true, Ordering::SeqCst);
         if !self.is_spinning() {
             self.owed_since[node.index()].store(0, Ordering::SeqCst);
@@ -115,7 +117,8 @@ impl Bells {
         }
     }
 
-    /// As [`ring_soon`](Bells::ring_soon), but only if a thread of that node sleeps until something comes.
+    /// Rings like [`ring_soon`](Bells::ring_soon), but only if a thread of that node sleeps until something
+    /// arrives.
     pub fn ring_if_expecting(&self, node: NodeId, board: &Board) {
         // SYNC POINT: pairs with the fence in `fall_asleep`.
         fence(Ordering::SeqCst);
@@ -124,18 +127,18 @@ impl Bells {
         }
     }
 
-    /// A thread of this node is about to sleep until something comes: the next sleep shows it.
+    /// Records that a thread of this node is about to sleep until something arrives. The next sleep shows it.
     pub fn begin_expecting(&self) {
         self.expecting.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// It sleeps no more.
+    /// Ends [`begin_expecting`](Bells::begin_expecting).
     pub fn end_expecting(&self) {
         let before = self.expecting.fetch_sub(1, Ordering::SeqCst);
         assert!(before > 0, "only a thread that expects something stops doing so");
     }
 
-    /// Rings where it has been owed for long enough, or with `all` wherever it is owed.
+    /// Rings where a ring was owed for long enough, or with `all` wherever one is owed.
     pub fn pay(&self, boards: &[Board], all: bool) {
         if !self.owes.load(Ordering::SeqCst) {
             return;
@@ -162,33 +165,34 @@ impl Bells {
     }
 
     fn strike(&self, node: NodeId, board: &Board) {
-        // An eventfd refuses only what would overflow it, and is readable then anyway.
+        // An eventfd refuses only a write that would overflow it, and is readable then anyway.
         let _ = rustix::io::write(&self.doorbells[node.index()], &1u64.to_ne_bytes());
-        // Afterwards: who sees the mark finds the eventfd readable.
+        // Afterwards, so that a node that sees the mark finds the eventfd readable.
         board.rung().store(1, Ordering::Release);
     }
 
-    /// As [`silence`](Bells::silence), at the price of a system call only where one has rung.
+    /// Silences like [`silence`](Bells::silence), with a system call only if the doorbell was rung.
     pub fn silence_if_rung(&self, own: &Board) {
         if own.rung().load(Ordering::Acquire) != 0 {
             self.silence(own);
         }
     }
 
-    /// Forgets the rings so far. What they were for is to be looked at afterwards.
+    /// Forgets the rings so far. The caller looks at the boards afterwards.
     pub fn silence(&self, own: &Board) {
         own.rung().store(0, Ordering::Relaxed);
         let mut count = [0; size_of::<u64>()];
-        // Nothing to read is as good.
+        // It does not matter if there is nothing to read.
         let _ = rustix::io::read(self.own(), &mut count);
     }
 
-    /// Nobody need ring from now on. The caller looks at everything before it lets the node sleep again.
+    /// Announces that peers need not ring. The caller looks at everything before it lets the node sleep
+    /// again.
     pub fn stay_awake(&self, own: &Board) {
         own.sleep().store(AWAKE, Ordering::SeqCst);
     }
 
-    /// Whoever has something for this node must ring from now on. What came before the caller finds by looking, after this.
+    /// Announces that peers must ring from now on. The caller looks afterwards for what arrived before.
     pub fn fall_asleep(&self, own: &Board) {
         let number = self.sleeps.fetch_add(1, Ordering::SeqCst) + 1;
         let expects = if self.expecting.load(Ordering::SeqCst) > 0 { EXPECTS } else { 0 };
@@ -197,13 +201,13 @@ impl Bells {
         fence(Ordering::SeqCst);
     }
 
-    /// A thread of this node polls without sleeping from now on.
+    /// Records that a thread of this node polls without sleeping from now on.
     pub fn begin_spinning(&self, own: &Board) {
         self.spinning.fetch_add(1, Ordering::SeqCst);
         self.stay_awake(own);
     }
 
-    /// It does so no more; true when it was the last, and the node has fallen asleep.
+    /// Ends it. Returns true when it was the last such thread and the node has fallen asleep.
     pub fn end_spinning(&self, own: &Board) -> bool {
         let was_last = self.spinning.fetch_sub(1, Ordering::SeqCst) == 1;
         if was_last {
@@ -212,7 +216,7 @@ impl Bells {
         was_last
     }
 
-    /// Whether some thread polls without sleeping, and will let the node fall asleep when it ends.
+    /// Returns true if a thread polls without sleeping; the node falls asleep when it ends.
     pub fn is_spinning(&self) -> bool {
         self.spinning.load(Ordering::SeqCst) > 0
     }

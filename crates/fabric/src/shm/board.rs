@@ -1,21 +1,22 @@
-//! What lies where on a node's board.
+//! The layout of a node's board.
 //!
 //! ```text
-//! offset                    who writes        what
+//! offset                    written by        content
 //! 0                         its node          number of its present sleep, 0 when it is awake     (bell.rs)
-//! 64                        whoever rings     1 when its doorbell was rung; its node sets it to 0
+//! 64                        any peer          1 when its doorbell was rung; its node sets it to 0
 //! words      + 8 · slot     its node          published words                                     (one_sided.rs)
-//! ring_tails + 8 · sender   the sender        bytes ever put into the sender's ring               (ring.rs)
-//! ring_heads + 8 · sender   its node          bytes ever taken out of it
+//! ring_tails + 8 · sender   the sender        total bytes put into the sender's ring              (ring.rs)
+//! ring_heads + 8 · sender   its node          total bytes taken out of it
 //! wants_room + 8 · sender   the sender        1 while messages wait in the sender for room
-//! log_tails  + 8 · reader   the reader        announcements ever made                             (one_sided.rs)
-//! log_heads  + 8 · reader   its node          announcements ever taken
+//! log_tails  + 8 · reader   the reader        total announcements made                            (one_sided.rs)
+//! log_heads  + 8 · reader   its node          total announcements taken
 //! logs       + … · reader   the reader        pages announced
 //! rings      + … · sender   the sender        frames
 //! ```
 //!
-//! The words that one side scans lie side by side, so that looking at all peers costs few cache lines, and apart from those that
-//! the other side writes. Every other word has one writer. A board is sparse: rings and logs that nobody uses take no memory.
+//! Words that one side scans are adjacent, so that looking at all peers costs few cache lines, and separate
+//! from those that the other side writes. Every word but the second has one writer. A board is sparse: unused
+//! rings and logs take no memory.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -26,11 +27,11 @@ use rustix::fs::{SealFlags, fcntl_add_seals, fstat, ftruncate};
 
 use super::mapping::SharedMapping;
 
-/// What processors fetch at once, in bytes; adjacent lines are often fetched in pairs.
+/// The cache line, in bytes. Adjacent lines are often fetched in pairs.
 pub const LINE_BYTES: usize = 64;
 const LINE_PAIR_BYTES: usize = 2 * LINE_BYTES;
 
-/// What the rings of one board take at most when all are full, in bytes, while there are few enough nodes for it.
+/// Maximum total length of the rings of one board, in bytes, as long as the number of nodes permits.
 const RINGS_BYTES: usize = 32 << 20;
 const RING_BYTES_MIN: usize = 64 << 10;
 const RING_BYTES_MAX: usize = 1 << 20;
@@ -55,14 +56,14 @@ pub struct Layout {
     logs: usize,
     rings: usize,
     bytes: usize,
-    /// What one log takes, in bytes; a power of two.
+    /// The length of one log in bytes, a power of two.
     log_bytes: usize,
-    /// What one ring takes, in bytes; a power of two.
+    /// The length of one ring in bytes, a power of two.
     pub ring_bytes: usize,
 }
 
 impl Layout {
-    /// The same on every node of a job of `nodes` nodes.
+    /// Computes the layout for a job of `nodes` nodes; the same on every node.
     pub fn new(nodes: u16) -> Layout {
         let nodes = usize::from(nodes);
         let share = |all: usize| (all / nodes + 1).next_power_of_two() / 2;
@@ -88,7 +89,7 @@ impl Layout {
         }
     }
 
-    /// How many announcements a log holds.
+    /// Returns the capacity of a log in announcements.
     pub fn log_entries(&self) -> u64 {
         (self.log_bytes / WORD_BYTES) as u64
     }
@@ -98,19 +99,20 @@ impl Layout {
 #[derive(Debug)]
 pub struct Board {
     layout: Layout,
-    /// The whole of it.
+    /// The whole board.
     pub memory: SharedMapping,
 }
 
 impl Board {
-    /// Maps a board, and gives its file the length of one if nobody has yet.
+    /// Maps a board. Sets the length of its file if no node has done so yet.
     pub fn open(file: impl AsFd, layout: Layout) -> io::Result<Board> {
         let bytes = layout.bytes as u64;
-        // All nodes do the same to all boards, in any order: once the length is set and sealed, it can only be set to itself.
+        // All nodes do the same to all boards, in any order. Once the length is set and sealed, it can only
+        // be set to itself.
         if fstat(&file)?.st_size as u64 != bytes {
             ftruncate(&file, bytes)?;
         }
-        // A file that could get shorter would raise SIGBUS in whoever looks.
+        // A file that could shrink would raise SIGBUS in its readers.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
         Ok(Board { layout, memory: SharedMapping::of_file(file, layout.bytes)? })
     }
@@ -124,53 +126,53 @@ impl Board {
         self.memory.word(array + node.index() * WORD_BYTES)
     }
 
-    /// The number of the node's present sleep.
+    /// Returns the number of the node's present sleep.
     pub fn sleep(&self) -> &AtomicU64 {
         self.memory.word(0)
     }
 
-    /// Whether its doorbell was rung.
+    /// Returns the mark that its doorbell was rung.
     pub fn rung(&self) -> &AtomicU64 {
         self.memory.word(LINE_BYTES)
     }
 
-    /// A published word.
+    /// Returns a published word.
     pub fn published(&self, slot: NodeId) -> &AtomicU64 {
         self.word(self.layout.words, slot)
     }
 
-    /// Bytes that `sender` has put into its ring.
+    /// Returns the count of bytes that `sender` has put into its ring.
     pub fn ring_tail(&self, sender: NodeId) -> &AtomicU64 {
         self.word(self.layout.ring_tails, sender)
     }
 
-    /// Bytes taken out of the sender's ring.
+    /// Returns the count of bytes taken out of the sender's ring.
     pub fn ring_head(&self, sender: NodeId) -> &AtomicU64 {
         self.word(self.layout.ring_heads, sender)
     }
 
-    /// Whether the sender waits for room.
+    /// Returns the mark that the sender waits for room.
     pub fn wants_room(&self, sender: NodeId) -> &AtomicU64 {
         self.word(self.layout.wants_room, sender)
     }
 
-    /// Announcements made by `reader`.
+    /// Returns the count of announcements made by `reader`.
     pub fn log_tail(&self, reader: NodeId) -> &AtomicU64 {
         self.word(self.layout.log_tails, reader)
     }
 
-    /// Announcements of the reader taken.
+    /// Returns the count of the reader's announcements that were taken.
     pub fn log_head(&self, reader: NodeId) -> &AtomicU64 {
         self.word(self.layout.log_heads, reader)
     }
 
-    /// The announcement of number `number`, or an older one in its place.
+    /// Returns the announcement of number `number`, or an older one in its place.
     pub fn log_entry(&self, reader: NodeId, number: u64) -> &AtomicU64 {
         let slot = (number % self.layout.log_entries()) as usize;
         self.memory.word(self.layout.logs + reader.index() * self.layout.log_bytes + slot * WORD_BYTES)
     }
 
-    /// Where the sender's ring begins.
+    /// Returns the offset of the sender's ring.
     pub fn ring_start(&self, sender: NodeId) -> usize {
         self.layout.rings + sender.index() * self.layout.ring_bytes
     }

@@ -1,6 +1,7 @@
-//! Copying out of another node's frames.
+//! Copies out of another node's frames.
 //!
-//! Two ways, measured on a 2-core Sapphire Rapids VM, Linux 6.18 (destinations in memory; "cold" is data and destination outside the caches):
+//! There are two ways, measured on a 2-core Sapphire Rapids VM, Linux 6.18 (destinations in memory; "cold"
+//! means data and destination outside the caches):
 //!
 //! | bytes | `pread`, hot / cold | mapped, hot / cold | mapped, first touch |
 //! |---|---|---|---|
@@ -9,12 +10,15 @@
 //! | 2 MiB | 102 / 220–300 µs | 43 / 124 µs | 252 µs |
 //! | 4 KiB never written | 0.37 µs | makes a frame in the home | |
 //!
-//! So a page is read through `pread` at first, and through a mapping once it has been read a few times, or in a long run. A load through a
-//! mapping would give a frame to a page that was never written; hence only pages are mapped of which a byte other than zero has been seen: those
-//! have frames, and frames stay. (Were a frame ever punched out, a read would bring a zeroed one back: memory lost, nothing wrong.)
+//! So a page is read by `pread` at first, and through a mapping once it has been read a few times, or in a
+//! long run. A load through a mapping would give a frame to a page that was never written. Therefore only
+//! pages in which a byte other than zero was seen are read through the mapping: those have frames, and keep
+//! them. (If a frame were punched out, a read would bring back a zeroed one: that wastes memory but is
+//! correct.)
 //!
-//! Mappings are windows of many GiB, of which a job uses one or two a peer, so they split no address space. Where one cannot be had,
-//! or the process's addresses are limited, `pread` does it all.
+//! Mappings are windows of many GiB, of which a job uses one or two per peer, so they do not fragment the
+//! address space. Where a window cannot be mapped, or the process's address space is limited, all reads use
+//! `pread`.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,22 +31,23 @@ use rustix::process::{Resource, getrlimit};
 
 use super::mapping::{ReadOnlyMapping, SharedMapping};
 
-/// What one window shows, in bytes.
+/// The length of a window, in bytes.
 const WINDOW_BYTES: u64 = 64 << 30;
 
-/// Windows of one peer: those of the longest region. Bytes beyond are read by `pread`.
+/// Number of windows per peer: those of the longest region. Bytes beyond are read by `pread`.
 const WINDOWS: usize = 256;
 
-/// Windows a process opens at most: a quarter of the addresses that a 47-bit space has.
+/// Maximum number of windows open in a process: a quarter of a 47-bit address space.
 const WINDOWS_OPEN_MAX: usize = 512;
 
-/// After so many reads of a page the mapping's first touch is cheaper than going on without.
+/// After this many reads of a page, the first touch of the mapping is cheaper than further calls.
 const READS_BEFORE_MAPPING: u8 = 4;
 
-/// A read of at least so many pages is worth the first touch the next time: the kernel maps 16 neighbours at once.
+/// A read of at least this many pages makes the first touch worthwhile the next time: the kernel maps 16
+/// neighbours at once.
 const LONG_RUN_PAGES: usize = 16;
 
-/// How many windows a process has open.
+/// The number of windows open in a process.
 #[derive(Debug, Default)]
 pub struct WindowCount(std::sync::atomic::AtomicUsize);
 
@@ -51,29 +56,29 @@ pub struct WindowCount(std::sync::atomic::AtomicUsize);
 pub struct Frames {
     file: OwnedFd,
     page_bytes: usize,
-    /// The parts of the file that are mapped; inside, `None` for those that cannot be.
+    /// The mapped parts of the file; inside, `None` for parts that cannot be mapped.
     windows: Vec<OnceLock<Option<Window>>>,
 }
 
 #[derive(Debug)]
 struct Window {
     view: ReadOnlyMapping,
-    /// By page: how often it was read and held something, up to [`READS_BEFORE_MAPPING`].
+    /// By page: the number of reads that returned content, up to [`READS_BEFORE_MAPPING`].
     reads: SharedMapping,
 }
 
 impl Frames {
-    /// The frames in `file`, which may still be empty.
+    /// Makes the frames in `file`, which may still be empty.
     pub fn new(file: OwnedFd) -> io::Result<Frames> {
-        // A file that could get shorter would raise SIGBUS in whoever looks.
+        // A file that could shrink would raise SIGBUS in its readers.
         fcntl_add_seals(&file, SealFlags::SHRINK)?;
-        // Windows would take what a limit leaves to the program.
+        // Windows would use up the address space that a limit leaves to the program.
         let windows = if getrlimit(Resource::As).current.is_some() { 0 } else { WINDOWS };
         let windows = (0..windows).map(|_| OnceLock::new()).collect();
         Ok(Frames { file, page_bytes: rustix::param::page_size(), windows })
     }
 
-    /// Where they are.
+    /// Returns the file of the frames.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -104,7 +109,7 @@ impl Frames {
         if let Some(window) = window.get() {
             return window.as_ref();
         }
-        // A file that has no length yet will have one later.
+        // A file without a length will have one later.
         let length = u64::try_from(fstat(&self.file).ok()?.st_size).ok()?;
         let start = index as u64 * WINDOW_BYTES;
         let bytes = length.checked_sub(start)?.min(WINDOW_BYTES) as usize / self.page_bytes * self.page_bytes;
@@ -123,7 +128,8 @@ impl Frames {
         Some(Window { view, reads })
     }
 
-    /// `into` lies within the window: runs of pages that are known to have frames through it, the others by calls.
+    /// Reads into `into`, which lies within the window: pages known to have frames through the mapping, the
+    /// others by `pread`.
     fn read_through(&self, window: &Window, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let start = (offset % WINDOW_BYTES) as usize;
         let end = start + into.len();
@@ -150,7 +156,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Pages that hold something have frames.
+    /// Records pages with content: they have frames.
     fn note_frames(&self, window: &Window, start: usize, run: &[u8]) {
         let is_long = run.len() >= LONG_RUN_PAGES * self.page_bytes;
         let mut at = start;
@@ -161,7 +167,7 @@ impl Frames {
             if !is_zero(page) {
                 let reads = window.reads.byte(at / self.page_bytes);
                 let before = if is_long { READS_BEFORE_MAPPING } else { reads.load(Ordering::Relaxed) };
-                // Two threads may count one read: it only decides which way is faster.
+                // Two threads may count one read: the count only decides which way is faster.
                 reads.store(before.saturating_add(1), Ordering::Relaxed);
             }
             at += length;
@@ -169,7 +175,7 @@ impl Frames {
         }
     }
 
-    /// `pread(2)`: gives nothing to a page that was never written.
+    /// Reads by `pread(2)`, which gives no frame to a page that was never written.
     fn read_by_call(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let mut done = 0;
         while done < into.len() {
@@ -190,6 +196,6 @@ impl Frames {
 }
 
 fn is_zero(bytes: &[u8]) -> bool {
-    // Whole lines at a time: most pages differ in their first.
+    // Whole lines at a time: most pages have content in their first line.
     bytes.chunks(64).all(|line| line.iter().fold(0, |all, byte| all | byte) == 0)
 }

@@ -1,24 +1,26 @@
-//! The fabric of nodes that run on one machine: memory that they share.
+//! The fabric of nodes on one machine, over shared memory.
 //!
 //! ```text
 //!   mod.rs        ShmFabric: sends, polls, drains              one_sided.rs  words, announcements
 //!   ring.rs       messages: one ring a sender and receiver     frames.rs     copies of other nodes' frames
-//!   bell.rs       who sleeps, and who wakes whom
-//!   board.rs      what lies where                              mapping.rs    bytes that others change
+//!   bell.rs       sleeping, and waking peers                   silence.rs    peers that take nothing
+//!   board.rs      the layout of boards                         mapping.rs    memory that others change
 //! ```
 //!
-//! The launcher makes three files a node, which all nodes inherit: *frames*, the memory file in which the node keeps its part of the
-//! shared region; a *board*, where others leave messages and announcements for it and read its words; and a *doorbell*, an eventfd.
-//! None has a name that another process could open; only a process that may trace the nodes (the same user, or root) reaches them,
-//! through `/proc`. So messages need neither authentication nor encryption: nothing leaves the machine, and whoever could read a board
-//! could read the nodes' memory itself. For the same reason nothing is lost, repeated or reordered.
+//! The launcher makes three files per node, which all nodes inherit. *Frames* is the memory file with the
+//! node's part of the shared region. On the *board* other nodes leave messages and announcements for it and
+//! read its words. The *doorbell* is an eventfd. None has a name that another process could open; only a
+//! process that may trace the nodes (the same user, or root) reaches them, through `/proc`. Messages
+//! therefore need neither authentication nor encryption: nothing leaves the machine, and a process that could
+//! read a board could read the nodes' memory itself. For the same reason nothing is lost, duplicated or
+//! reordered.
 //!
-//! `send` puts a message into its ring at the receiver when there is room, and queues it otherwise; any poll, and a ring of the
-//! receiver's that has taken something out, moves the queue on.
+//! `send` puts a message into its ring at the receiver when there is room, and queues it otherwise. Queues
+//! move on in every poll, and when the receiver rings after taking something out of the ring.
 //!
-//! A peer that has gone wrong may write anything on the boards, which every node has mapped. Whatever is read there is copied once and
-//! believed only within its bounds; beyond them the next poll says so, and the node cannot go on. A peer that has died is
-//! silent, no more: who is dead is noticed elsewhere.
+//! A faulty peer may write anything on the boards, which every node has mapped. Values read there are copied
+//! once and checked against their bounds. A value out of bounds makes the next poll fail, and the node cannot
+//! go on. A peer that has died is only silent; other code notices that.
 
 mod bell;
 mod board;
@@ -50,16 +52,16 @@ use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError, OneSided, a
 use crate::unsent::Unsent;
 use crate::wake::WakeEvent;
 
-/// Frames taken out of one ring before the next ring's turn comes.
+/// Frames taken out of one ring before the next ring has its turn.
 const FRAMES_A_TURN: usize = 64;
 
-/// How often a poll looks at all rings before it leaves what still comes to the next one.
+/// Number of looks at all rings in one poll; what arrives later waits for the next poll.
 const LOOKS_A_POLL: usize = 4;
 
-/// The part of a ring that may be filled with messages that nobody there was woken for.
+/// The fraction of a ring that may be filled with messages without waking the receiver.
 const UNHURRIED_SHARE: usize = 4;
 
-/// How often a thread that drains looks whether another, receiving, has done its work.
+/// Interval at which a draining thread checks whether another, receiving thread has done its work.
 const DRAIN_LOOK: Duration = Duration::from_millis(1);
 
 /// The files that the nodes of a job share, by node; see the module's head.
@@ -67,13 +69,14 @@ const DRAIN_LOOK: Duration = Duration::from_millis(1);
 pub struct ShmFiles {
     /// Each node's frames: memory files that may be sealed.
     pub frames: Vec<OwnedFd>,
-    /// Each node's board: memory files that may be sealed, of no length until the first fabric is opened on them.
+    /// Each node's board: memory files that may be sealed, of length zero until a fabric is first opened on
+    /// them.
     pub boards: Vec<OwnedFd>,
     /// Each node's doorbell: non-blocking eventfds.
     pub doorbells: Vec<OwnedFd>,
 }
 
-/// Messages and one-sided reads between processes of one machine; see [`Fabric`] for what threads may do.
+/// Messages and one-sided reads between processes of one machine; see [`Fabric`] for the rules on threads.
 pub struct ShmFabric {
     nodes: u16,
     local: NodeId,
@@ -83,29 +86,29 @@ pub struct ShmFabric {
     windows_open: WindowCount,
     bells: Bells,
     logs: Logs,
-    /// Readable when the doorbell or the wake event is: what callers wait on.
+    /// The descriptor that callers wait on: readable when the doorbell or the wake event is.
     descriptor: OwnedFd,
     outbound: Vec<Outbound>,
     receiving: Receiving<Inbound>,
     messages_received: AtomicU64,
     silences: Silences,
     failed: AtomicBool,
-    /// What a peer has left that cannot be, in words.
+    /// The invalid value that a peer has left, in words.
     failure: Mutex<Option<String>>,
 }
 
-/// What goes to one peer.
+/// The state of sending to one peer.
 struct Outbound {
     sending: Mutex<Sending>,
-    /// What `sending` has in its queue.
+    /// Bytes in the queue of `sending`.
     queued_bytes: AtomicUsize,
-    /// What `sending`'s ring shows as its tail.
+    /// The tail of `sending`'s ring.
     tail: AtomicU64,
 }
 
 struct Sending {
     ring: Producer,
-    /// Messages, or what is left of them, for which there was no room.
+    /// Messages, or their rests, for which there was no room.
     queue: VecDeque<Queued>,
     queued_bytes: usize,
     messages: u64,
@@ -116,13 +119,13 @@ struct Queued {
     sent: usize,
 }
 
-/// What receiving needs; belongs to the thread in the receiving role.
+/// State needed for receiving; belongs to the thread in the receiving role.
 pub(crate) struct Inbound {
     rings: Vec<Consumer>,
-    /// The ring whose turn comes first.
+    /// The ring that has the first turn.
     first: usize,
     buffer: Box<[u8]>,
-    /// Messages that came while a thread drained.
+    /// Messages that arrived while a thread drained.
     kept: VecDeque<(NodeId, Vec<u8>)>,
 }
 
@@ -131,12 +134,12 @@ fn system(action: &'static str) -> impl Fn(io::Error) -> FabricError {
 }
 
 impl ShmFabric {
-    /// The fabric of a node on the files of its job.
+    /// Opens the fabric of a node on the files of its job.
     ///
     /// # Errors
     ///
-    /// When the node or the number of files is out of bounds, when the files cannot be mapped or sealed, or the system gives no
-    /// descriptors.
+    /// Fails if the node or the number of files is out of bounds, if the files cannot be mapped or sealed, or
+    /// if the system has no descriptors left.
     pub fn open(files: ShmFiles, config: &FabricConfig) -> Result<ShmFabric, FabricError> {
         let nodes = config.nodes()?;
         let local = config.local;
@@ -177,7 +180,7 @@ impl ShmFabric {
         NodeId::all(self.nodes).filter(move |node| *node != local)
     }
 
-    /// A peer has left what cannot be: the next poll says so.
+    /// Records that a peer has left an invalid value: the next poll fails with it.
     fn fail(&self, nonsense: &Nonsense) {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.get_or_insert_with(|| nonsense.to_string());
@@ -193,7 +196,7 @@ impl ShmFabric {
         Err(io::Error::new(io::ErrorKind::InvalidData, failure.clone().unwrap_or_default()))
     }
 
-    /// Lets the node sleep, or wakes it when something has come meanwhile.
+    /// Lets the node sleep, or wakes it when something has arrived meanwhile.
     fn let_sleep(&self) {
         self.bells.fall_asleep(self.own_board());
         if self.has_work() {
@@ -201,7 +204,7 @@ impl ShmFabric {
         }
     }
 
-    /// Whether a ring has something for us, or one that we wait for has ample room now.
+    /// Returns true if a ring has something for us, or if a ring that we wait for has ample room now.
     fn has_work(&self) -> bool {
         let board = self.own_board();
         self.peers().any(|peer| {
@@ -212,13 +215,13 @@ impl ShmFabric {
         })
     }
 
-    /// Bytes that stand in the ring at `peer`.
+    /// Returns the number of bytes in the ring at `peer`.
     fn untaken_bytes(&self, peer: NodeId) -> u64 {
         let head = self.boards[peer.index()].ring_head(self.local).load(Ordering::Relaxed);
         self.outbound[peer.index()].tail.load(Ordering::Relaxed).saturating_sub(head)
     }
 
-    /// Whether at least half of the ring at `peer` is free: then the longest fragment fits.
+    /// Returns true if at least half of the ring at `peer` is free, so that the longest fragment fits.
     fn has_ample_room(&self, peer: NodeId) -> bool {
         self.untaken_bytes(peer) <= self.layout.ring_bytes as u64 / 2
     }
@@ -253,7 +256,7 @@ impl ShmFabric {
             let was_ample = ring.has_ample_room();
             let taken = ring.next(board, &mut inbound.buffer).inspect_err(|nonsense| self.fail(nonsense));
             if !was_ample && ring.has_ample_room() {
-                self.tell_of_room(from); // so that the sender goes on while the rest is taken
+                self.tell_of_room(from); // so that the sender continues while the rest is taken
             }
             match taken.map_err(|nonsense| io::Error::new(io::ErrorKind::InvalidData, nonsense))? {
                 Taken::Nothing => break,
@@ -276,23 +279,24 @@ impl ShmFabric {
         Ok(())
     }
 
-    /// The thread in the role counts alone.
+    /// Counts a message; only the thread in the role does.
     fn count_received(&self) {
         let before = self.messages_received.load(Ordering::Relaxed);
         self.messages_received.store(before + 1, Ordering::Relaxed);
     }
 
-    /// Wakes a sender that has messages queued and sleeps.
+    /// Wakes a sleeping sender that has messages queued.
     fn tell_of_room(&self, sender: NodeId) {
-        // SYNC POINT: pairs with the fences in `push_queue` and `fall_asleep`, which stand between the sender's wish or sleep and its
-        // next look at the head: either it sees the head that was stored before, or we see its wish and its sleep.
+        // SYNC POINT: pairs with the fences in `push_queue` and `fall_asleep`, which stand between the
+        // sender's wish or sleep and its next look at the head. Either it sees the head that was stored
+        // before, or we see its wish and its sleep.
         fence(Ordering::SeqCst);
         if self.own_board().wants_room(sender).load(Ordering::Relaxed) != 0 {
             self.bells.ring(sender, &self.boards[sender.index()]);
         }
     }
 
-    /// Gives queued messages to rings that have room. A caller may wait for just that.
+    /// Moves queued messages to rings that have room. A caller may wait for just that.
     fn move_queues_on(&self) -> Turn {
         let mut turn = Turn::Nothing;
         for peer in self.peers() {
@@ -321,7 +325,8 @@ impl ShmFabric {
                 self.fail(&nonsense);
                 break;
             }
-            // SYNC POINT: pairs with the fence in `tell_of_room`: the receiver has seen the wish, or we see the room.
+            // SYNC POINT: pairs with the fence in `tell_of_room`: the receiver has seen the wish, or we see
+            // the room.
             fence(Ordering::SeqCst);
             if sending.queue.is_empty() || !self.has_ample_room(peer) {
                 break;
@@ -374,7 +379,8 @@ impl ShmFabric {
     }
 }
 
-/// What the queue keeps of a message beside its bytes counts as this much, so that a queue of empty messages is not empty.
+/// The size that the queue counts per message in addition to its bytes, so that a queue of empty messages
+/// does not count as empty.
 const QUEUED_OVERHEAD_BYTES: usize = size_of::<Queued>();
 
 impl Outbound {
@@ -387,7 +393,7 @@ impl Outbound {
         }
     }
 
-    /// The lock is held for copies and for a system call that does not block.
+    /// Locks the state of sending. The lock is held for copies and for a system call that does not block.
     fn sending(&self) -> MutexGuard<'_, Sending> {
         self.sending.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -402,7 +408,7 @@ impl Sending {
         self.queue.push_back(Queued { bytes, sent: 0 });
     }
 
-    /// Puts into the ring what there is room for.
+    /// Puts as much into the ring as there is room for.
     fn push_queue(&mut self, board: &Board) -> Result<(), Nonsense> {
         while let Some(first) = self.queue.front_mut() {
             let parts = [&first.bytes[first.sent..]];
@@ -440,13 +446,13 @@ impl Turns for ShmFabric {
         &self.receiving
     }
 
-    /// One turn in the receiving role: sends what was queued, delivers what has come.
+    /// Takes one turn in the receiving role: sends what was queued, delivers what has arrived.
     ///
-    /// While it lasts nobody need ring. At its end the node may sleep: whatever was put on its board before is taken in, or makes the
-    /// descriptor readable.
+    /// Meanwhile peers need not ring. At its end the node may sleep: everything put on its board before is
+    /// received, or makes the descriptor readable.
     fn turn(&self, inbound: &mut Inbound, deliver: Deliver<'_>) -> io::Result<Turn> {
         if self.bells.is_spinning() {
-            // One that rang before would wake, again and again, whoever waits on the descriptor.
+            // An earlier ring would wake the threads that wait on the descriptor again and again.
             self.bells.silence_if_rung(self.own_board());
             return self.look(inbound, deliver);
         }
@@ -500,7 +506,7 @@ impl Fabric for ShmFabric {
         self.push(to);
     }
 
-    /// What is posted is there for a receiver that looks; the push rings for one that sleeps.
+    /// Puts the message where a receiver that looks finds it; the push rings for one that sleeps.
     fn post(&self, to: NodeId, message: Unsent<'_>) -> bool {
         self.put(to, message);
         true
@@ -573,7 +579,7 @@ impl Fabric for ShmFabric {
 
     fn backlog_bytes(&self, to: NodeId) -> usize {
         let queued = self.outbound[to.index()].queued_bytes.load(Ordering::Relaxed);
-        // A head that cannot be is met by the next look at it.
+        // An invalid head is detected at the next look at it.
         queued + self.untaken_bytes(to) as usize
     }
 
@@ -619,7 +625,7 @@ fn check_counts(nodes: u16, files: [&Vec<OwnedFd>; 3]) -> Result<(), FabricError
     }
 }
 
-/// The descriptor that covers doorbell and wake event.
+/// Makes the descriptor that covers doorbell and wake event.
 fn descriptor(bells: &Bells, wake: &WakeEvent) -> Result<OwnedFd, FabricError> {
     let failed = |errno: rustix::io::Errno| system("make an epoll descriptor")(errno.into());
     let descriptor = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;

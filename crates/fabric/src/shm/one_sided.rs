@@ -15,14 +15,14 @@ use crate::traits::OneSided;
 pub struct Logs {
     /// Announcements made to each peer.
     made: Vec<AtomicU64>,
-    /// How many of them it had taken when last looked at.
+    /// Number of them that the peer had taken at the last check.
     taken_there: Vec<AtomicU64>,
-    /// Announcements taken of each peer's.
+    /// Announcements taken from each peer.
     taken: Vec<AtomicU64>,
 }
 
 impl Logs {
-    /// Empty logs between `nodes` nodes.
+    /// Makes empty logs between `nodes` nodes.
     pub fn new(nodes: u16) -> Logs {
         let zeros = || (0..nodes).map(|_| AtomicU64::new(0)).collect();
         Logs { made: zeros(), taken_there: zeros(), taken: zeros() }
@@ -30,14 +30,15 @@ impl Logs {
 }
 
 impl ShmFabric {
-    /// Whether the log at `home` has room for one more announcement; it holds `made - taken` now.
+    /// Returns true if the log at `home` has room for one more announcement; it has `made - taken` now.
     fn has_log_room(&self, home: NodeId, made: u64) -> bool {
         let entries = self.layout.log_entries();
         let seen = &self.logs.taken_there[home.index()];
         if made - seen.load(Ordering::Relaxed) < entries {
             return true;
         }
-        // SYNC POINT: pairs with the release in `take_announcements`: the home has copied what we are about to overwrite.
+        // SYNC POINT: pairs with the release in `take_announcements`: the home has copied the entry that we
+        // are about to overwrite.
         let taken = self.boards[home.index()].log_head(self.local).load(Ordering::Acquire);
         if taken > made || taken < seen.load(Ordering::Relaxed) {
             let expected = "no more announcements taken than were made, and never fewer than before";
@@ -87,8 +88,8 @@ impl OneSided for ShmFabric {
         count.store(made + 1, Ordering::Relaxed);
         // SYNC POINT: pairs with the acquire in `take_announcements`.
         board.log_tail(self.local).store(made + 1, Ordering::Release);
-        // SYNC POINT: pairs with the fence in `announcements`: either the home takes this announcement, or what we read from here
-        // on is what it had written before it took the others.
+        // SYNC POINT: pairs with the fence in `announcements`. Either the home takes this announcement, or
+        // our reads from here on return what it had written before it took the others.
         fence(Ordering::SeqCst);
         true
     }

@@ -1,14 +1,15 @@
 //! A ring of frames from one sender to one receiver, on the receiver's board.
 //!
-//! What to read first: L. Lamport, "Proving the correctness of multiprocess programs" (1977), whose bounded buffer between one producer
-//! and one consumer needs no lock.
+//! Read first: L. Lamport, "Proving the correctness of multiprocess programs" (1977), whose bounded buffer
+//! between one producer and one consumer needs no lock.
 //!
-//! A frame is a word (its bytes, and how many bytes of its message come after it) and as many bytes, and begins on a cache line.
-//! Frames do not wrap: where one does not fit before the end of the ring, a word that says so stands instead and the frame follows at the
-//! beginning. A sender that finds its ring empty goes back to the beginning too, so that a pair that says little touches little memory.
+//! A frame is a word (its length, and the number of bytes of its message that follow it) and its bytes, and
+//! begins on a cache line. Frames do not wrap. Where one does not fit before the end of the ring, a marker
+//! word stands there and the frame follows at the start of the ring. A sender that finds its ring empty
+//! returns to the beginning too, so that a pair that exchanges little touches little memory.
 //!
-//! Head and tail count all bytes that ever went through. Each side keeps its own count to itself and only shows it; the other's it
-//! believes within what is possible.
+//! Head and tail count all bytes that ever went through. Each side keeps its own count privately and only
+//! shows it. It accepts the other side's count only within the possible range.
 
 use std::sync::atomic::Ordering;
 
@@ -18,35 +19,36 @@ use thiserror::Error;
 use super::board::{Board, LINE_BYTES};
 use crate::unsent::{MESSAGE_BYTES_MAX, Unsent};
 
-/// The length that says that the next frame stands at the beginning of the ring.
+/// The length that marks that the next frame is at the start of the ring.
 const GO_TO_START: u32 = u32::MAX;
 
 const HEADER_BYTES: usize = size_of::<u64>();
 
-/// An empty ring is begun anew from here on, in bytes.
+/// An empty ring restarts at its beginning from this offset on, in bytes.
 const REWIND_FROM_BYTES: usize = 64 << 10;
 
-/// Room is made ahead for no more of a message than this, in bytes: lengths are another's word.
+/// Maximum number of bytes reserved ahead for a message, because lengths come from another process.
 const RESERVE_AHEAD_BYTES: usize = 8 << 20;
 
-/// A buffer that grew longer is given back, in bytes.
+/// A buffer that grew longer than this is freed, in bytes.
 const KEPT_BUFFER_BYTES_MAX: usize = 4 << 20;
 
-/// What a peer left on a board cannot be.
+/// A peer left an invalid value on a board.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "node {peer} has left nonsense on a board: expected {expected}, got {got}; its program may have written beyond its own memory"
+    "node {peer} has left an invalid value on a board: expected {expected}, got {got}; its program may have written beyond its own memory"
 )]
 pub struct Nonsense {
-    /// Who.
+    /// The peer.
     pub peer: NodeId,
-    /// What could have stood there.
+    /// The valid values.
     pub expected: &'static str,
-    /// What stood there.
+    /// The value found.
     pub got: u64,
 }
 
-/// The longest piece of a message in one frame of a ring of `ring_bytes`, in bytes: with half of the ring free there is always room for it.
+/// Returns the longest piece of a message in one frame of a ring of `ring_bytes`, in bytes. It always fits
+/// when half of the ring is free.
 pub const fn fragment_bytes_max(ring_bytes: usize) -> usize {
     ring_bytes / 4 - HEADER_BYTES
 }
@@ -66,26 +68,26 @@ pub struct Producer {
     receiver: NodeId,
     ring_bytes: usize,
     tail: u64,
-    /// The head when last looked at.
+    /// The head at the last look.
     head: u64,
-    /// Frames put in.
+    /// Number of frames put in.
     pub frames: u64,
-    /// Bytes of these frames; not those of the ring that were skipped.
+    /// Bytes of these frames, without the skipped bytes of the ring.
     pub frame_bytes: u64,
 }
 
 impl Producer {
-    /// The end of a ring that nothing went through yet.
+    /// Makes the end of a ring that is still unused.
     pub fn new(sender: NodeId, receiver: NodeId, ring_bytes: usize) -> Producer {
         Producer { sender, receiver, ring_bytes, tail: 0, head: 0, frames: 0, frame_bytes: 0 }
     }
 
-    /// Bytes ever put in or skipped.
+    /// Returns the count of bytes put in or skipped.
     pub fn tail(&self) -> u64 {
         self.tail
     }
 
-    /// Puts in as many frames of the message as there is room for; true when it went in to its end.
+    /// Puts in as many frames of the message as there is room for. Returns true when the message is complete.
     pub fn push(&mut self, board: &Board, message: &mut Unsent) -> Result<bool, Nonsense> {
         let start = board.ring_start(self.sender);
         loop {
@@ -101,7 +103,8 @@ impl Producer {
             self.tail += frame_bytes(fragment) as u64;
             self.frames += 1;
             self.frame_bytes += frame_bytes(fragment) as u64;
-            // SYNC POINT: pairs with the acquire in `Consumer::next`: who sees the tail sees the frame.
+            // SYNC POINT: pairs with the acquire in `Consumer::next`: a reader that sees the tail sees the
+            // frame.
             board.ring_tail(self.sender).store(self.tail, Ordering::Release);
             if rest == 0 {
                 return Ok(true);
@@ -109,7 +112,7 @@ impl Producer {
         }
     }
 
-    /// The offset in the ring where a frame of `bytes` bytes can be written, if there is room.
+    /// Returns the offset in the ring at which a frame of `bytes` bytes can be written, if there is room.
     fn make_room(&mut self, board: &Board, bytes: usize) -> Result<Option<usize>, Nonsense> {
         let offset = (self.tail % self.ring_bytes as u64) as usize;
         let to_end = self.ring_bytes - offset;
@@ -132,7 +135,8 @@ impl Producer {
     }
 
     fn look_at_head(&mut self, board: &Board) -> Result<u64, Nonsense> {
-        // SYNC POINT: pairs with the release in `Consumer::next`: the receiver has copied what we are about to overwrite.
+        // SYNC POINT: pairs with the release in `Consumer::next`: the receiver has copied what we are about
+        // to overwrite.
         let head = board.ring_head(self.sender).load(Ordering::Acquire);
         if head < self.head || head > self.tail {
             let expected = "no more bytes taken out of a ring than were put in, and never fewer than before";
@@ -143,16 +147,16 @@ impl Producer {
     }
 }
 
-/// What comes out of a ring.
+/// The result of taking from a ring.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// Nothing: it is empty.
+    /// Nothing: the ring is empty.
     Nothing,
     /// A piece of a message whose end is still to come.
     Piece,
-    /// A whole message, as long as this, in the buffer given.
+    /// A complete message of this length, in the given buffer.
     Message(usize),
-    /// A whole message that came in pieces, in [`Consumer::long`].
+    /// A complete message that came in pieces, in [`Consumer::long`].
     LongMessage,
 }
 
@@ -162,25 +166,25 @@ pub struct Consumer {
     sender: NodeId,
     ring_bytes: usize,
     head: u64,
-    /// The tail when last looked at.
+    /// The tail at the last look.
     tail: u64,
-    /// What has come of a message in several frames, and how much is to come.
+    /// The received part of a message in several frames, and the number of bytes that follow.
     long: Vec<u8>,
     rest: usize,
 }
 
 impl Consumer {
-    /// The end of a ring that nothing went through yet.
+    /// Makes the end of a ring that is still unused.
     pub fn new(sender: NodeId, ring_bytes: usize) -> Consumer {
         Consumer { sender, ring_bytes, head: 0, tail: 0, long: Vec::new(), rest: 0 }
     }
 
-    /// Whether nothing has come since the last look.
+    /// Returns true if nothing has arrived since the last look.
     pub fn is_empty(&self, board: &Board) -> bool {
         board.ring_tail(self.sender).load(Ordering::Relaxed) == self.head
     }
 
-    /// Whether at least half of the ring is free.
+    /// Returns true if at least half of the ring is free.
     pub fn has_ample_room(&self) -> bool {
         self.tail - self.head <= self.ring_bytes as u64 / 2
     }
@@ -210,7 +214,7 @@ impl Consumer {
         }
         let start = board.ring_start(self.sender);
         let mut offset = (self.head % self.ring_bytes as u64) as usize;
-        // The headers are read once, and believed within the bounds that follow.
+        // The headers are read once, and accepted within the bounds that follow.
         let mut word = board.memory.word(start + offset).load(Ordering::Relaxed);
         if word as u32 == GO_TO_START {
             let skipped = (self.ring_bytes - offset) as u64;
@@ -242,12 +246,13 @@ impl Consumer {
         };
         self.rest = rest;
         self.head += frame_bytes(fragment) as u64;
-        // SYNC POINT: pairs with the acquire in `Producer::look_at_head`: the copies above come before any overwriting.
+        // SYNC POINT: pairs with the acquire in `Producer::look_at_head`: the copies above come before any
+        // overwriting.
         board.ring_head(self.sender).store(self.head, Ordering::Release);
         Ok(taken)
     }
 
-    /// The message that came in pieces; give its buffer back by [`Consumer::recycle`].
+    /// Takes the message that came in pieces. Return its buffer by [`Consumer::recycle`].
     pub fn long(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.long)
     }

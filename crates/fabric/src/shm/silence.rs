@@ -1,4 +1,4 @@
-//! Who has not taken what was left for it.
+//! Detects peers that have not taken what was left for them.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -8,28 +8,28 @@ use hiroba_base::NodeId;
 
 use super::ShmFabric;
 
-/// The last signs of life that were seen of a peer that owes one.
+/// The progress last seen of a peer with untaken messages.
 #[derive(Clone, Copy, Debug)]
 struct Owed {
-    /// How far it had taken what we sent.
+    /// The amount of our data that it had taken.
     taken: u64,
-    /// How far it had sent.
+    /// How much it had sent.
     sent: u64,
     since: Clock,
 }
 
-/// For each peer what was seen when it was last looked at; looking costs the peers nothing.
+/// For each peer, its progress at the last look. Looking costs the peers nothing.
 #[derive(Debug)]
 pub struct Silences(Mutex<Vec<Option<Owed>>>);
 
 impl Silences {
-    /// Nobody owes anything yet.
+    /// Makes the state in which no peer owes anything.
     pub fn new(nodes: u16) -> Silences {
         Silences(Mutex::new(vec![None; usize::from(nodes)]))
     }
 
-    /// Who has left our messages untaken, and sent nothing, through all looks for the longest time. Silence is counted from the first
-    /// look that met it.
+    /// Returns the peer that has left our messages untaken, and sent nothing, for the longest time over all
+    /// looks. The time counts from the first look that found it silent.
     pub fn longest(&self, fabric: &ShmFabric) -> Option<(NodeId, Duration)> {
         let mut owed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Clock::now();

@@ -1,11 +1,11 @@
 //! Connections that are not yet established: those that this node makes, and those that others make to it.
 //!
 //! A node connects to every node of a lower number as soon as its fabric is opened, and listens for those of
-//! higher ones; listeners exist before any node starts, so that nobody waits for anybody in a circle. When
-//! all that it listens for have come it listens no more. Until then strangers may come, too: of those whose
-//! proof is outstanding there are never more than [`CALLERS_MAX`], each with one buffer of fixed length and a
-//! deadline. An attempt of this node's own has a deadline, too: then it begins anew, for what it waits for
-//! may be lost for good (a peer's machine that has started again, a stranger that listens there).
+//! higher numbers. Listeners exist before any node starts, so there is no circular wait. When all expected
+//! nodes have connected, it stops listening. Until then strangers may connect, too. At most [`CALLERS_MAX`]
+//! connections wait for their proof at a time, each with one buffer of fixed length and a deadline. An
+//! attempt of this node's own also has a deadline, after which it starts again, because the awaited answer
+//! may be lost for good (a peer's machine that has restarted, a stranger that listens there).
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,42 +28,43 @@ use super::record::{Incoming, RECORD_OVERHEAD_BYTES, proof};
 use super::ticker::TICK;
 use super::watch::{Source, Watch};
 
-/// Connections of others whose proof is outstanding, at most.
+/// Maximum number of incoming connections whose proof is outstanding.
 pub const CALLERS_MAX: usize = 64;
-/// Connections that are accepted in one turn, so that a crowd of strangers does not keep a node from its work.
+/// Maximum number of connections accepted in one turn, so that a crowd of strangers does not keep a node from
+/// its work.
 const ACCEPTED_AT_ONCE: usize = 16;
-/// Ticks until a caller must have proved who it is.
+/// Number of ticks within which a caller must prove its identity.
 const CALLER_TICKS_MAX: u32 = 25;
-/// Ticks until an attempt to connect must have come to a connection on which both sides have proved who they
-/// are.
+/// Number of ticks within which an attempt to connect must lead to a connection on which both sides have
+/// proved their identity.
 const ATTEMPT_TICKS_MAX: u32 = 25;
-/// Ticks between two attempts to connect grow up to this.
+/// Maximum number of ticks between two attempts to connect; the interval grows up to this.
 const DIAL_TICKS_MAX: u32 = 8;
-/// Connections that the system completes before this node accepts them.
+/// Maximum number of connections that the system completes before this node accepts them.
 const LISTEN_BACKLOG: i32 = 4096;
 
-/// A connection on which both sides have proved who they are.
+/// A connection on which both sides have proved their identity.
 pub struct Established {
-    /// Whose.
+    /// The peer.
     pub peer: NodeId,
-    /// Non-blocking.
+    /// The socket, non-blocking.
     pub socket: OwnedFd,
-    /// What it receives.
+    /// The receiving half.
     pub incoming: Incoming,
-    /// The key of what it sends.
+    /// The key of sending.
     pub key: RecordKey,
 }
 
-/// Why a connection came to nothing.
+/// Why a connection failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Gone {
-    /// The system says so.
+    /// The system reports an error.
     #[error(transparent)]
     System(#[from] Errno),
-    /// The other side has closed it.
-    #[error("the other side closed it before it had proved who it is")]
+    /// The other side has closed the connection.
+    #[error("the other side closed it before it had proved its identity")]
     Closed,
-    /// What the other side sent is no proof.
+    /// The other side sent an invalid proof.
     #[error("expected a proof of the job's key, got something else: another program listens there")]
     NotAPeer,
     /// The other side, or the network, took too long.
@@ -71,7 +72,7 @@ pub enum Gone {
     TooLate,
 }
 
-/// What has come of the step that is next.
+/// The received part of the next step.
 struct Step {
     bytes: [u8; HELLO_BYTES],
     got: usize,
@@ -82,7 +83,8 @@ impl Step {
         Step { bytes: [0; HELLO_BYTES], got: 0 }
     }
 
-    /// Reads no more than `N` bytes in all: what follows is somebody else's. Those bytes, once they are there.
+    /// Reads at most `N` bytes in all, because what follows belongs to another step. Returns them once they
+    /// have arrived.
     fn read<const N: usize>(&mut self, socket: &OwnedFd) -> Result<Option<[u8; N]>, Gone> {
         while self.got < N {
             match recv(socket, &mut self.bytes[self.got..N], RecvFlags::DONTWAIT) {
@@ -97,7 +99,7 @@ impl Step {
         Ok(Some(*self.bytes.first_chunk().expect("no step is longer than a hello")))
     }
 
-    /// A socket that is new takes a step whole.
+    /// Writes a step; a new socket takes it whole.
     fn write(socket: &OwnedFd, bytes: &[u8]) -> Result<(), Gone> {
         match send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(sent) if sent == bytes.len() => Ok(()),
@@ -107,7 +109,7 @@ impl Step {
     }
 }
 
-/// The receiving half of `session`, once the peer's proof has come.
+/// Returns the receiving half of a session, once the peer's proof has arrived.
 fn proved(step: &mut Step, socket: &OwnedFd, key: &mut Option<RecordKey>) -> Result<Option<Incoming>, Gone> {
     let Some(mut record) = step.read::<RECORD_OVERHEAD_BYTES>(socket)? else { return Ok(None) };
     let mut incoming = Incoming::new(key.take().ok_or(Gone::NotAPeer)?);
@@ -117,12 +119,12 @@ fn proved(step: &mut Step, socket: &OwnedFd, key: &mut Option<RecordKey>) -> Res
     }
 }
 
-/// Somebody who has connected to this node.
+/// A connection made to this node.
 struct Caller {
     number: u32,
     socket: OwnedFd,
     step: Step,
-    /// Who it says to be, and the keys under which it has to prove it.
+    /// The identity it claims, and the keys under which it must prove it.
     claim: Option<(NodeId, RecordKey, Option<RecordKey>)>,
     ticks: u32,
 }
@@ -143,15 +145,15 @@ impl Caller {
     }
 }
 
-/// What this node waits for on its way to a peer.
+/// The event that this node waits for on its way to a peer.
 enum Stage {
-    /// The next attempt, after so many ticks.
+    /// The next attempt, after this many ticks.
     Pause(u32),
-    /// The system's word that there is a connection.
+    /// The system's report that there is a connection.
     Connecting,
     /// The peer's answer.
     Welcome(Nonce),
-    /// The peer's proof, under the keys of sending and receiving.
+    /// The peer's proof, with the keys of sending and receiving.
     Proof(RecordKey, Option<RecordKey>),
 }
 
@@ -162,16 +164,16 @@ struct Dial {
     socket: Option<OwnedFd>,
     stage: Stage,
     step: Step,
-    /// Of this attempt.
+    /// Ticks of this attempt.
     ticks: u32,
     attempts: u32,
-    /// What became of the last attempt.
+    /// Why the last attempt failed.
     last: Option<Gone>,
 }
 
-/// What has become of attempts to connect to a peer.
+/// The failed attempts to connect to a peer.
 #[derive(Clone, Copy, Debug, Error)]
-#[error("no connection to {address} in {attempts} attempts, the last of which ended so: {last}")]
+#[error("no connection to {address} in {attempts} attempts; the last one failed: {last}")]
 pub struct Unconnected {
     address: SocketAddr,
     attempts: u32,
@@ -221,7 +223,7 @@ impl Dial {
         proved(&mut self.step, socket, key)
     }
 
-    /// Begins, now or a while later.
+    /// Begins an attempt now, or schedules it for later.
     fn attempt(&mut self, watch: &Watch) {
         self.ticks = 0;
         if let Err(gone) = self.begin(watch) {
@@ -229,7 +231,7 @@ impl Dial {
         }
     }
 
-    /// A tick has passed.
+    /// Handles a tick.
     fn tick(&mut self, watch: &Watch) {
         self.ticks += 1;
         match &mut self.stage {
@@ -260,18 +262,18 @@ fn fresh() -> Result<Nonce, Gone> {
     }
 }
 
-/// All of them. Belongs to the receiving role.
+/// All connections that are not established. Belongs to the receiving role.
 pub struct Doors {
     identity: Identity,
     listener: Option<OwnedFd>,
-    /// The system has no room for another connection; looked at again at the next tick.
+    /// True if the system has no room for another connection; retried at the next tick.
     is_full: bool,
     callers: Vec<Caller>,
     next_caller: u32,
     dials: Vec<Dial>,
-    /// Nodes that have still to connect.
+    /// Number of nodes that have still to connect.
     awaited: usize,
-    /// Connections that were refused.
+    /// Number of refused connections.
     pub refused: u64,
 }
 
@@ -280,7 +282,7 @@ impl Doors {
     ///
     /// # Errors
     ///
-    /// When the listener is none, or the system has no room.
+    /// Fails if the listener does not listen, or if the system has no room.
     pub fn open(
         identity: Identity,
         listener: OwnedFd,
@@ -318,19 +320,19 @@ impl Doors {
         Ok(doors)
     }
 
-    /// Whether there is something that a tick must look after.
+    /// Returns true if a tick has something to do.
     pub fn need_ticks(&self) -> bool {
         self.is_full || !self.callers.is_empty() || !self.dials.is_empty()
     }
 
-    /// The peers to which attempts to connect have failed, and how.
+    /// Iterates over the peers to which attempts to connect have failed.
     pub fn unconnected(&self) -> impl Iterator<Item = (NodeId, Unconnected)> {
         self.dials.iter().filter_map(|&Dial { peer, address, attempts, last, .. }| {
             Some((peer, Unconnected { address, attempts, last: last? }))
         })
     }
 
-    /// Accepts those who connect.
+    /// Accepts incoming connections.
     pub fn accept(&mut self, watch: &Watch) {
         for _ in 0..ACCEPTED_AT_ONCE {
             let Some(listener) = &self.listener else { return };
@@ -357,20 +359,21 @@ impl Doors {
         }
     }
 
-    /// The oldest of those who have shown nothing goes first: callers with the job's key show it within one turn.
+    /// Refuses the oldest caller that has sent nothing valid: callers with the job's key do so within one
+    /// turn.
     fn make_room(&mut self, watch: &Watch) {
         let oldest = self.callers.iter().position(|caller| caller.claim.is_none()).unwrap_or(0);
         self.refuse(oldest, watch);
     }
 
     fn refuse(&mut self, index: usize, watch: &Watch) {
-        // In their order, for the oldest stands first.
+        // In order, because the oldest stands first.
         let caller = self.callers.remove(index);
         watch.remove(&caller.socket);
         self.refused += 1;
     }
 
-    /// A caller has sent something: the connection, if that proves who it is.
+    /// Handles bytes from a caller. Returns the connection if they prove its identity.
     pub fn hear_caller(&mut self, number: u32, watch: &Watch) -> Option<Established> {
         let index = self.callers.iter().position(|caller| caller.number == number)?;
         match self.callers[index].advance(&self.identity) {
@@ -386,7 +389,7 @@ impl Doors {
         }
     }
 
-    /// Something has happened on the way to `peer`: the connection, if that was the last of it.
+    /// Handles an event of the connection to `peer`. Returns the connection if it is established now.
     pub fn hear_dialled(&mut self, peer: NodeId, flags: EventFlags, watch: &Watch) -> Option<Established> {
         let index = self.dials.iter().position(|dial| dial.peer == peer)?;
         let dial = &mut self.dials[index];
@@ -405,20 +408,21 @@ impl Doors {
         }
     }
 
-    /// One of those who were awaited has connected.
+    /// Counts an expected node that has connected.
     pub fn count_arrival(&mut self, watch: &Watch) {
         self.awaited -= 1;
         self.close_when_all_have_come(watch);
     }
 
-    /// Whoever connects from now on is a stranger: the system refuses them, at no cost to this node.
+    /// Stops listening when all have connected: later callers are strangers, which the system refuses at no
+    /// cost to this node.
     fn close_when_all_have_come(&mut self, watch: &Watch) {
         if self.awaited > 0 {
             return;
         }
         if let Some(listener) = self.listener.take() {
             watch.remove(&listener);
-            // Others may have the descriptor open, too; this ends the listening for all of them.
+            // Other processes may have the descriptor open, too; this ends the listening for all of them.
             let _ = shutdown(&listener, Shutdown::Read);
         }
         while !self.callers.is_empty() {
@@ -427,7 +431,7 @@ impl Doors {
         self.is_full = false;
     }
 
-    /// A tick has passed.
+    /// Handles a tick.
     pub fn tick(&mut self, watch: &Watch) {
         if std::mem::take(&mut self.is_full)
             && let Some(listener) = &self.listener
@@ -450,7 +454,7 @@ mod tests {
 
     use super::*;
 
-    /// Node 1 of 2, and where it takes node 0 to be.
+    /// Makes the doors of node 1 of 2, which expects node 0 at `address`.
     fn doors_towards(address: SocketAddr, watch: &Watch) -> Doors {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addresses = [address, listener.local_addr().unwrap()];
@@ -476,15 +480,15 @@ mod tests {
 
     #[test]
     fn an_attempt_to_connect_ends_at_its_deadline_and_is_repeated() {
-        // The system completes the connection, and nobody ever says anything.
+        // The system completes the connection, and the other side never sends anything.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = silent.local_addr().unwrap();
         let watch = Watch::new().unwrap();
         let mut doors = doors_towards(address, &watch);
         assert_eq!(tick(&mut doors, &watch, ATTEMPT_TICKS_MAX), None, "it may still come");
         let told = |attempts| {
-            let why = "the last of which ended so: no answer within 5 s";
-            Some(format!("no connection to {address} in {attempts} attempts, {why}"))
+            let why = "the last one failed: no answer within 5 s";
+            Some(format!("no connection to {address} in {attempts} attempts; {why}"))
         };
         assert_eq!(tick(&mut doors, &watch, 1), told(1));
         assert!(doors.dials[0].socket.is_none());

@@ -1,18 +1,19 @@
-//! How two nodes that a connection joins prove to each other who they are. Sans-IO.
+//! Mutual authentication of two nodes that a connection joins. Sans-IO.
 //!
 //! ```text
 //! the node that connects (higher number)                  the node that accepts
 //!    | -- Hello: job, from, to, nonce a, tag ----------------> |
-//!    | <------------------------- Welcome: nonce b, tag ------ |   the connecting side believes
-//!    | -- a record without frames ---------------------------> |   the accepting side believes
+//!    | <------------------------- Welcome: nonce b, tag ------ |   authenticates the accepting side
+//!    | -- a record without frames ---------------------------> |   authenticates the connecting side
 //!    | <---------------------- a record without frames ------- |   the connecting side sends from now on
 //! ```
 //!
-//! Read first: RFC 5869 and ISO/IEC 9798-2 (three-pass mutual authentication), whose course this is, with sealing for encrypting. Every
-//! tag is sealed with a key of its own that is derived from the job's key, both nonces, the direction and the step, so a step replayed from
-//! another connection, sent back to its sender, or meant for another node opens nothing. The `Hello` alone can be replayed, as it answers
-//! nothing: whoever does so gets a `Welcome` and cannot go on. The connecting side sends nothing before the second record: until then
-//! it may begin anew without loss.
+//! Read first: RFC 5869 and ISO/IEC 9798-2 (three-pass mutual authentication), which this follows with
+//! sealing in place of encryption. Every tag is sealed with a key of its own that is derived from the job's
+//! key, both nonces, the direction and the step. A step that is replayed from another connection, sent back
+//! to its sender, or meant for another node therefore opens nothing. Only the `Hello` can be replayed,
+//! because it answers nothing: the replayer gets a `Welcome` and cannot go on. The connecting side sends
+//! nothing before the second record, so until then it may start again without loss.
 
 use hiroba_base::NodeId;
 use hiroba_wire::control::JobKey;
@@ -21,49 +22,49 @@ use thiserror::Error;
 use super::key::{NONCE_BYTES, Nonce, RecordKey};
 use crate::seal::{DirectionKey, Forged, TAG_BYTES};
 
-/// Says what speaks here, and which version of it.
+/// Identifies the protocol and its version.
 const MAGIC: [u8; 8] = *b"hiroba\x00\x01";
 /// Magic, job, from, to, nonce, tag.
 pub const HELLO_BYTES: usize = 8 + 8 + 2 + 2 + NONCE_BYTES + TAG_BYTES;
 /// Nonce, tag.
 pub const WELCOME_BYTES: usize = NONCE_BYTES + TAG_BYTES;
 
-/// What a stranger is refused for.
+/// Why a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Refused {
-    /// Some other program, or another version.
+    /// Another program, or another version.
     #[error("expected a node of this version of hiroba, got something else")]
     Magic,
     /// A node of another job.
     #[error("expected a node of job {expected:#x}, got one of {got:#x}")]
     Job {
-        /// Ours.
+        /// This node's job.
         expected: u64,
-        /// Theirs.
+        /// The other node's job.
         got: u64,
     },
-    /// Meant for another node.
+    /// The connection was meant for another node.
     #[error("expected a connection to node {expected}, got one to node {got}")]
     Destination {
         /// This node.
         expected: NodeId,
-        /// The one that was meant.
+        /// The node that was meant.
         got: NodeId,
     },
-    /// No node that connects to this one.
+    /// The sender is not a node that connects to this one.
     #[error("expected a connection from a node of a higher number below {nodes}, got one from node {got}")]
     Source {
-        /// How many nodes there are.
+        /// The number of nodes.
         nodes: u16,
-        /// Who it says to be.
+        /// The claimed sender.
         got: NodeId,
     },
-    /// Without the job's key.
+    /// The sender does not have the job's key.
     #[error(transparent)]
     Forged(#[from] Forged),
 }
 
-/// Who a node is, and by what it proves it.
+/// A node's identity, and the key that proves it.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// The job's secret.
@@ -72,22 +73,23 @@ pub struct Identity {
     pub job: u64,
     /// This node.
     pub local: NodeId,
-    /// How many nodes the job has.
+    /// The number of nodes in the job.
     pub nodes: u16,
-    /// Whether what follows the handshake is sealed.
+    /// True if records after the handshake are sealed.
     pub seals_records: bool,
 }
 
 /// The keys of a connection.
 #[derive(Debug)]
 pub struct Session {
-    /// Of what this node sends.
+    /// The key of sending.
     pub outgoing: RecordKey,
-    /// Of what it receives.
+    /// The key of receiving.
     pub incoming: RecordKey,
 }
 
-/// All labels are of one length, for they stand first in what keys are derived from.
+/// The step for which a key is derived. All labels have the same length, because they stand first in the
+/// derivation.
 #[derive(Clone, Copy)]
 enum Step {
     Hello,
@@ -117,12 +119,12 @@ impl Identity {
         }
     }
 
-    /// Whether `peer` is one of the nodes that connect to this one.
+    /// Returns true if `peer` is one of the nodes that connect to this one.
     pub fn awaits(&self, peer: NodeId) -> bool {
         peer.0 > self.local.0 && peer.0 < self.nodes
     }
 
-    /// The first step, to node `to`. No nonce may come twice.
+    /// Makes the first step, to node `to`. No nonce may be used twice.
     pub fn hello(&self, to: NodeId, nonce: &Nonce) -> [u8; HELLO_BYTES] {
         let mut hello = [0; HELLO_BYTES];
         let mut rest = &mut hello[..];
@@ -141,12 +143,12 @@ impl Identity {
         hello
     }
 
-    /// The second step, with a nonce that never came before: who wants to connect, what to answer, and the keys under which
-    /// it has yet to prove that it is not a replay.
+    /// Checks the first step and makes the second, with a fresh nonce. Returns the node that wants to
+    /// connect, the answer, and the keys under which that node must still prove that its step was no replay.
     ///
     /// # Errors
     ///
-    /// When it is none of those that may connect. It gets no answer.
+    /// Fails if the sender may not connect. It gets no answer then.
     pub fn welcome(
         &self,
         hello: &[u8; HELLO_BYTES],
@@ -187,11 +189,12 @@ impl Identity {
         Ok((peer, welcome, self.session(peer, &theirs, nonce)))
     }
 
-    /// The third step: the keys of the connection to `peer`, to which `hello` went with `nonce`.
+    /// Checks the second step. Returns the keys of the connection to `peer`, to which `hello` was sent with
+    /// `nonce`.
     ///
     /// # Errors
     ///
-    /// When the answer is not the peer's to that.
+    /// Fails if the answer is not the peer's answer to that.
     pub fn welcomed(
         &self,
         peer: NodeId,

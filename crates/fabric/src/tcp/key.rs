@@ -1,41 +1,41 @@
-//! The key of one direction of a connection, or none, where the seal's cost is measured.
+//! The key of one direction of a connection, or no key, to measure the cost of sealing.
 
 use hiroba_base::NodeId;
 use hiroba_wire::control::JobKey;
 
 use crate::seal::{DirectionKey, Forged, TAG_BYTES};
 
-/// What makes each connection a new one.
+/// Length of the nonce that makes each connection unique.
 pub const NONCE_BYTES: usize = 32;
 
-/// A random number that comes once.
+/// A random number that is used once.
 pub type Nonce = [u8; NONCE_BYTES];
 
-/// Seals, or opens, the records of one direction by their numbers.
+/// Seals or opens the records of one direction by their numbers.
 pub struct RecordKey(Option<DirectionKey>);
 
 impl RecordKey {
-    /// That of the connection that began with `nonces`.
+    /// Derives the key of the connection that began with `nonces`.
     pub fn new(job: &JobKey, [a, b]: [Nonce; 2], from: NodeId, to: NodeId) -> RecordKey {
         let (from, to) = (from.0.to_be_bytes(), to.0.to_be_bytes());
         RecordKey(Some(DirectionKey::derive(job, &[b"tcp records", &a, &b, &from, &to])))
     }
 
-    /// That of a connection whose records bear empty tags, to measure what the others cost.
+    /// Makes the key of a connection whose records bear empty tags, to measure the cost of sealing.
     pub fn none() -> RecordKey {
         RecordKey(None)
     }
 
-    /// As [`DirectionKey::seal`].
+    /// Seals as [`DirectionKey::seal`].
     pub fn seal(&self, count: u64, bytes: &mut [u8], clear_bytes: usize) -> [u8; TAG_BYTES] {
         self.0.as_ref().map_or([0; TAG_BYTES], |key| key.seal(count, bytes, clear_bytes))
     }
 
-    /// As [`DirectionKey::open`].
+    /// Opens as [`DirectionKey::open`].
     ///
     /// # Errors
     ///
-    /// When it is not what the other side has sealed as record `count`.
+    /// Fails if the bytes are not record `count` as the other side sealed it.
     pub fn open(
         &self,
         count: u64,

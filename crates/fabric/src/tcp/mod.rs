@@ -1,15 +1,17 @@
 //! The fabric over TCP connections, one for each pair of nodes.
 //!
-//! A node connects to those of lower numbers (`doors.rs`); both sides prove that they have the job's key (`handshake.rs`) before either
-//! believes a message, and every record after that is sealed and counted (`record.rs`). `send` gives records to the socket in
-//! the caller's thread; what the socket does not take waits, and goes out when a poll finds that it takes more. Receiving
-//! belongs to one thread at a time, as [`Fabric`] says; messages are handed out from the buffer in which they came.
+//! A node connects to those of lower numbers (`doors.rs`). Both sides prove that they have the job's key
+//! (`handshake.rs`) before either accepts a message, and every later record is sealed and counted
+//! (`record.rs`). `send` passes records to the socket in the caller's thread. Records that the socket does
+//! not take wait until a poll finds that it takes more. One thread at a time receives, as [`Fabric`] says;
+//! messages are delivered from the buffer into which they were read.
 //!
-//! TCP mends what the network does to packets, so there are no timers on the way of a message. A slow clock
-//! runs while a peer owes an answer: a peer that has been sent something is asked now and then whether it has
-//! come, which tells one that is stopped, or cut off, from one with nothing to say. A connection that has
-//! ended is not made again: messages may be lost with it. What is sent to such a peer is dropped, and the
-//! peer is reported as silent. Where what came is not what the peer's records can be, every poll fails from
+//! TCP repairs packet loss, so messages need no timers. A slow clock runs while a peer owes an answer: a peer
+//! that was sent something is asked at intervals whether it has arrived, which distinguishes a stopped or
+//! cut-off peer from one that has nothing to say. A connection that has ended is not made again, because
+//! messages may be lost with it. Messages to such a peer are dropped, and the peer is reported as silent. If
+//! the bytes received cannot be the peer's records, every later poll fails and names the cause. Otherwise the
+//! peer would be reported as silent seconds later, which would hide the cause.
 //! then on and names the cause, for silence would be told seconds later, as something else.
 
 mod doors;
@@ -45,20 +47,20 @@ use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError, assert_peer
 use crate::unsent::Unsent;
 use crate::wake::WakeEvent;
 
-/// What is read of one connection at once, in bytes; one buffer serves all connections.
+/// Maximum number of bytes read from one connection at once; one buffer serves all connections.
 const BUFFER_BYTES: usize = 4 * RECORD_BYTES_MAX;
 
-/// How often a thread that drains looks whether another, receiving, has done its work.
+/// Interval at which a draining thread checks whether another, receiving thread has done its work.
 const DRAIN_LOOK: Duration = Duration::from_millis(1);
 
-/// Reliable messages over TCP; see [`Fabric`] for what threads may do.
+/// Reliable messages over TCP; see [`Fabric`] for the rules on threads.
 pub struct TcpFabric {
     identity: Identity,
     peers: Vec<Peer>,
-    /// All descriptors that matter: what callers wait on.
+    /// All watched descriptors: what callers wait on.
     watch: Watch,
     ticker: Ticker,
-    /// The peer that was sent something last: an answer comes from there most likely.
+    /// The peer that was sent something last: the most likely source of an answer.
     expected: AtomicUsize,
     /// Bytes that wait for sockets, over all peers.
     backlog_bytes: AtomicUsize,
@@ -68,26 +70,26 @@ pub struct TcpFabric {
     receiving: Receiving<Inbound>,
 }
 
-/// What receiving needs; belongs to the thread in the receiving role.
+/// State needed for receiving; belongs to the thread in the receiving role.
 pub(crate) struct Inbound {
     doors: Doors,
     /// The receiving halves, by node.
     links: Vec<Option<Link>>,
     arrivals: Arrivals,
     events: Vec<(Source, EventFlags)>,
-    /// The last turn found something where it was expected, so this one looks everywhere.
+    /// True if the last turn found something from the expected peer; this turn then looks everywhere.
     look_everywhere: bool,
-    /// Messages that came while draining.
+    /// Messages that arrived while draining.
     kept: VecDeque<(NodeId, Vec<u8>)>,
-    /// What a peer sent that it cannot have sent; nothing is received after it.
+    /// The invalid bytes that a peer sent; nothing is received after them.
     garbage: Option<Garbage>,
 }
 
-/// What came over an established connection is nothing that the peer has sealed.
+/// The bytes received over an established connection are not what the peer has sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "node {from} sent what is no message over tcp: {cause}; look for a program that writes to descriptors which it has not \
-     opened, and for what changes packets between the two nodes"
+    "node {from} sent an invalid message over tcp: {cause}; look for a program that writes to descriptors which it has not \
+     opened, and for a device that changes packets between the two nodes"
 )]
 struct Garbage {
     from: NodeId,
@@ -103,17 +105,17 @@ impl From<Garbage> for io::Error {
 /// The receiving half of a connection.
 struct Link {
     incoming: Incoming,
-    /// Records that had come at the last tick.
+    /// The number of records received until the last tick.
     count_at_tick: u64,
 }
 
-/// What was read and has not been handed out. It survives a `deliver` that panics.
+/// Bytes that were read and not delivered. They survive a `deliver` that panics.
 struct Arrivals {
     buffer: Box<[u8]>,
     from: NodeId,
-    /// Not yet opened.
+    /// The records not yet opened.
     records: Range<usize>,
-    /// Of the record opened last, not yet taken.
+    /// The frames of the record opened last that are not yet taken.
     frames: Range<usize>,
 }
 
@@ -122,18 +124,21 @@ fn system(action: &'static str) -> impl Fn(Errno) -> FabricError {
 }
 
 impl TcpFabric {
-    /// The fabric of a node on `listener`, a TCP socket that is bound to the node's address and listens.
+    /// Opens the fabric of a node on `listener`, a TCP socket that is bound to the node's address and
+    /// listens.
     ///
     /// Begins at once to connect to the nodes of lower numbers, which need not have opened theirs.
     ///
     /// # Errors
     ///
-    /// When the node or the number of addresses is out of bounds, the socket does not listen, or the system gives no descriptors.
+    /// Fails if the node or the number of addresses is out of bounds, if the socket does not listen, or if
+    /// the system has no descriptors left.
     pub fn open(listener: OwnedFd, config: FabricConfig) -> Result<TcpFabric, FabricError> {
         TcpFabric::with_records(listener, config, true)
     }
 
-    /// Like [`open`](Self::open), with records that bear empty tags once both sides have proved who they are: to measure what the seal costs.
+    /// Opens the fabric like [`open`](Self::open), with records that bear empty tags once both sides have
+    /// proved their identity: to measure the cost of sealing.
     ///
     /// # Errors
     ///
@@ -192,12 +197,13 @@ impl TcpFabric {
         })
     }
 
-    /// How many peers have connected and proved who they are, the ones whose connections have ended since included.
+    /// Returns the number of peers that have connected and proved their identity, including those whose
+    /// connections have ended since.
     pub fn peers_connected(&self) -> usize {
         self.connected.load(Ordering::SeqCst)
     }
 
-    /// Gives a peer's socket what it takes, and sees that the rest follows.
+    /// Writes to a peer's socket as much as it takes, and watches for room for the rest.
     fn transmit(&self, to: NodeId, outbound: &mut Outbound) {
         if let Some(socket) = self.peers[to.index()].socket.get()
             && !outbound.is_blocked
@@ -213,13 +219,13 @@ impl TcpFabric {
         }
     }
 
-    /// Both sides of a connection have proved who they are.
+    /// Adds a connection on which both sides have proved their identity.
     fn establish(&self, inbound: &mut Inbound, established: Established) {
         let Established { peer: node, socket, incoming, key } = established;
         let peer = &self.peers[node.index()];
         let mut outbound = peer.outbound();
         if let Err(socket) = peer.socket.set(socket) {
-            // What is established is never displaced.
+            // An established connection is never replaced.
             self.watch.remove(&socket);
             self.rejected.fetch_add(1, Ordering::Relaxed);
             return;
@@ -237,7 +243,7 @@ impl TcpFabric {
         }
     }
 
-    /// A connection has ended, or what came over it was not the peer's.
+    /// Ends a connection that was closed, or over which invalid bytes came.
     fn break_off(&self, inbound: &mut Inbound, node: NodeId) -> io::Result<()> {
         inbound.links[node.index()] = None;
         let peer = &self.peers[node.index()];
@@ -251,7 +257,7 @@ impl TcpFabric {
         self.ticker.start()
     }
 
-    /// Reads what has come from `node`, up to a buffer full, and hands it out.
+    /// Reads what has arrived from `node`, up to a buffer full, and delivers it.
     fn receive(
         &self,
         inbound: &mut Inbound,
@@ -278,7 +284,7 @@ impl TcpFabric {
         Ok(Turn::Something)
     }
 
-    /// Hands out what was read.
+    /// Delivers what was read.
     fn hand_out(&self, inbound: &mut Inbound, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()> {
         let Inbound { links, arrivals, .. } = inbound;
         let from = arrivals.from;
@@ -293,7 +299,7 @@ impl TcpFabric {
         Ok(())
     }
 
-    /// The same as far as it makes sense.
+    /// Delivers the valid part of it.
     fn hand_out_sound(
         &self,
         link: &mut Link,
@@ -374,7 +380,7 @@ impl TcpFabric {
         Ok(Turn::Nothing)
     }
 
-    /// Looks after the peers that owe an answer and the connections that are not established.
+    /// Checks the peers that owe an answer and the connections that are not established.
     fn tick(&self, inbound: &mut Inbound) -> io::Result<()> {
         self.ticker.stop();
         inbound.doors.tick(&self.watch);
@@ -389,7 +395,7 @@ impl TcpFabric {
         if goes_on { self.ticker.start() } else { Ok(()) }
     }
 
-    /// Whether the peer owes an answer, and since when.
+    /// Returns true if the peer owes an answer, and counts the ticks since it does.
     fn look_after(&self, link: Option<&mut Link>, node: NodeId) -> bool {
         let peer = &self.peers[node.index()];
         let mut outbound = peer.outbound();
@@ -417,7 +423,7 @@ impl TcpFabric {
         true
     }
 
-    /// Asks every peer that has not acknowledged all; whether all have.
+    /// Asks every peer that has not acknowledged everything. Returns true if all have.
     fn ask_all(&self) -> bool {
         let mut is_drained = true;
         for node in NodeId::all(self.identity.nodes) {
@@ -437,7 +443,7 @@ impl TcpFabric {
             if now >= deadline {
                 return Ok(false);
             }
-            // Another thread that receives hears the answers as well as we would.
+            // Another thread that receives handles the answers as well as we would.
             let look = deadline.min(now + DRAIN_LOOK);
             let Some(mut role) = self.receiving.role.wait(Some(look), || false) else { continue };
             let inbound = role.inner();
@@ -460,7 +466,7 @@ impl Turns for TcpFabric {
         &self.receiving
     }
 
-    /// One turn in the receiving role.
+    /// Takes one turn in the receiving role.
     fn turn(&self, inbound: &mut Inbound, deliver: Deliver<'_>) -> io::Result<Turn> {
         let mut turn = Turn::Nothing;
         while let Some((from, message)) = inbound.kept.pop_front() {
@@ -473,7 +479,7 @@ impl Turns for TcpFabric {
         if !(inbound.arrivals.records.is_empty() && inbound.arrivals.frames.is_empty()) {
             self.hand_out(inbound, deliver)?;
         }
-        // Most often the answer comes from where the question went; to find it there costs one call less.
+        // Mostly the answer comes from the peer that was asked; looking there first saves a system call.
         if !std::mem::take(&mut inbound.look_everywhere) {
             let expected = NodeId(self.expected.load(Ordering::Relaxed) as u16);
             if self.receive(inbound, expected, deliver)? == Turn::Something {
@@ -545,7 +551,7 @@ impl Fabric for TcpFabric {
         }
         drop(outbound);
         self.expected.store(to.index(), Ordering::Relaxed);
-        // It cannot fail for a timerfd and a time that are in order; if it did, silence would go unnoticed, nothing else.
+        // It cannot fail for a valid timerfd and time. If it did, the only effect would be unnoticed silence.
         let _ = self.ticker.start();
     }
 
@@ -577,7 +583,7 @@ impl Fabric for TcpFabric {
         self.receiving.wake();
     }
 
-    /// TCP's own window bounds what is on its way besides.
+    /// Returns the bytes not yet taken by the socket. TCP's own window bounds the bytes beyond.
     fn backlog_bytes(&self, to: NodeId) -> usize {
         self.peers[to.index()].outbound().outgoing.bytes()
     }
@@ -605,7 +611,7 @@ impl Fabric for TcpFabric {
         statistics
     }
 
-    /// By ticks that this node has lived through, so that one which was itself stopped does not blame the others.
+    /// Counts in ticks of this node, so that a node that was itself stopped does not blame the others.
     fn longest_silence(&self) -> Option<(NodeId, Duration)> {
         let ticks = |node: NodeId| self.peers[node.index()].silent_ticks.load(Ordering::Relaxed);
         let (ticks, node) = NodeId::all(self.identity.nodes)

@@ -1,4 +1,4 @@
-//! What a node keeps for each of its peers, and the sending half of the connection to it.
+//! A node's state for each of its peers, and the sending half of the connection to it.
 
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
@@ -12,63 +12,63 @@ use super::doors::Unconnected;
 use super::key::RecordKey;
 use super::record::Outgoing;
 
-/// Records that are sealed ahead of the socket, and given to it in one call.
+/// Number of records sealed ahead and passed to the socket in one call.
 pub const RECORDS_AT_ONCE: usize = 4;
 
-/// Where the sending half of a connection stands.
+/// The state of the sending half of a connection.
 pub enum State {
-    /// Not established yet: what is sent waits.
+    /// Not established yet: records wait.
     Waiting,
     /// Established, under the keys of this direction.
     Open(RecordKey),
-    /// It has ended, and with it what the fabric can do for this peer; who is dead is decided elsewhere.
+    /// Ended. The fabric can do nothing more for this peer; other code decides that it is dead.
     Broken,
 }
 
-/// What became of the records.
+/// The result of writing records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flushed {
     /// The socket has taken all of them.
     All,
-    /// It will take the rest later.
+    /// The socket will take the rest later.
     Blocked,
-    /// It takes no more.
+    /// The connection takes no more.
     Broken,
 }
 
-/// The sending half; what belongs to one peer is under one lock.
+/// The sending half. The state of one peer is under one lock.
 pub struct Outbound {
-    /// Where it stands.
+    /// The connection's state.
     pub state: State,
-    /// What waits.
+    /// The records that wait.
     pub outgoing: Outgoing,
-    /// Whether the fabric is to be told when the socket takes more.
+    /// True if the fabric must be notified when the socket takes more.
     pub is_blocked: bool,
-    /// Messages given to `send`.
+    /// Messages passed to `send`.
     pub messages_sent: u64,
-    /// Messages of which the peer has said that they have come.
+    /// Messages that the peer has confirmed.
     pub acknowledged: u64,
-    /// It was asked and has not answered.
+    /// True if the peer was asked and has not answered.
     pub is_asked: bool,
-    /// Bytes given to the socket, heads and tags included.
+    /// Bytes passed to the socket, heads and tags included.
     pub bytes_sent: u64,
-    /// What this peer has in the count of bytes over all peers.
+    /// This peer's share in the byte count over all peers.
     pub backlog_counted: usize,
 }
 
 /// A peer.
 pub struct Peer {
-    /// The established connection: set once, and never replaced, whoever else comes along.
+    /// The established connection: set once and never replaced.
     pub socket: OnceLock<OwnedFd>,
-    /// Ticks in a row in which it owed an answer and nothing came.
+    /// Number of successive ticks in which it owed an answer and nothing arrived.
     pub silent_ticks: AtomicU32,
-    /// What has become of attempts to connect to it, while there is no connection.
+    /// The failed attempts to connect to it, while there is no connection.
     unconnected: Mutex<Option<Unconnected>>,
     outbound: Mutex<Outbound>,
 }
 
 impl Peer {
-    /// One that has not connected.
+    /// Makes a peer that has not connected.
     pub fn new() -> Peer {
         Peer {
             socket: OnceLock::new(),
@@ -87,19 +87,20 @@ impl Peer {
         }
     }
 
-    /// The lock is held for one pass over the records and for system calls that do not block.
+    /// Locks the sending half. The lock is held for one pass over the records and for system calls that do
+    /// not block.
     pub fn outbound(&self) -> MutexGuard<'_, Outbound> {
         self.outbound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock is held for a copy.
+    /// Locks the record of failed attempts. The lock is held for a copy.
     pub fn unconnected(&self) -> MutexGuard<'_, Option<Unconnected>> {
         self.unconnected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something has come from it.
+    /// Records that something has arrived from it.
     pub fn is_heard(&self) {
-        // Mostly it is zero, and then a line that other threads read stays as it is.
+        // Mostly it is zero, and a cache line that other threads read is not written.
         if self.silent_ticks.load(Ordering::Relaxed) != 0 {
             self.silent_ticks.store(0, Ordering::Relaxed);
         }
@@ -107,12 +108,12 @@ impl Peer {
 }
 
 impl Outbound {
-    /// Whether the peer has not said that everything has come.
+    /// Returns true if the peer has not confirmed all messages.
     pub fn is_owed(&self) -> bool {
         self.messages_sent != self.acknowledged
     }
 
-    /// Asks the peer what has come, if it has not yet been asked.
+    /// Asks the peer what has arrived, if it was not asked yet.
     pub fn ask(&mut self) {
         if matches!(self.state, State::Open(_)) && !self.is_asked {
             self.is_asked = true;
@@ -120,20 +121,20 @@ impl Outbound {
         }
     }
 
-    /// The peer says that so many messages have come.
+    /// Records the peer's confirmation of `messages` messages.
     pub fn acknowledge(&mut self, messages: u64) {
         self.acknowledged = messages.min(self.messages_sent);
         self.is_asked = false;
     }
 
-    /// Tells the peer that so many messages have come.
+    /// Confirms `messages` messages to the peer.
     pub fn answer(&mut self, messages: u64) {
         if matches!(self.state, State::Open(_)) {
             self.outgoing.pong(messages);
         }
     }
 
-    /// Gives the socket what it takes of what waits.
+    /// Writes to the socket as many waiting records as it takes.
     pub fn flush(&mut self, socket: &OwnedFd) -> Flushed {
         let State::Open(key) = &mut self.state else { return Flushed::Broken };
         while self.outgoing.len() > 0 {
@@ -161,7 +162,7 @@ impl Outbound {
         Flushed::All
     }
 
-    /// The connection has ended: what waits will not arrive.
+    /// Ends the connection. Waiting records are dropped.
     pub fn break_off(&mut self) {
         self.state = State::Broken;
         self.outgoing.discard();

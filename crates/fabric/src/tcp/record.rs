@@ -1,17 +1,18 @@
-//! Records: what travels on a connection once both sides have proved who they are. Sans-IO.
+//! Records: the format of an authenticated connection. Sans-IO.
 //!
 //! ```text
 //! record    length of the frames, 4 bytes | frames | tag, 16 bytes      at most 64 KiB in all
 //! frame     kind and length, 4 bytes      | bytes                       never across two records
 //! ```
 //!
-//! The integers are little-endian. Read first: RFC 8446 §5.2 (TLS 1.3), whose record protection this is in small. A record's number is
-//! not sent, both sides count: a record that was left out, repeated, moved or shortened does not open, and the connection
-//! ends. A message travels as `More` frames and one `Last`; several short ones share a record. The length is readable, the frames are
-//! not; both are authenticated.
+//! The integers are little-endian. Read first: RFC 8446 §5.2 (TLS 1.3), of whose record protection this is a
+//! small version. A record's number is not sent, because both sides count. A record that was left out,
+//! repeated, moved or shortened therefore does not open, and the connection ends. A message is sent as `More`
+//! frames and one `Last`; several short messages share a record. The length is readable, the frames are not;
+//! both are authenticated.
 //!
-//! A `Ping` asks how many messages of its sender have come; the `Pong` tells. They alone acknowledge: TCP's own acknowledgements are
-//! the kernel's and come from a stopped process as well.
+//! A `Ping` asks how many of its sender's messages have arrived; the `Pong` answers. Only they acknowledge:
+//! TCP's own acknowledgements are the kernel's, and a stopped process sends them as well.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -22,21 +23,21 @@ use super::key::RecordKey;
 use crate::seal::{Forged, TAG_BYTES};
 use crate::unsent::{MESSAGE_BYTES_MAX, Unsent};
 
-/// No record is longer, in bytes.
+/// Maximum length of a record, in bytes.
 pub const RECORD_BYTES_MAX: usize = 64 << 10;
-/// Before the frames of a record stands their length, readable in any case.
+/// Length of a record's head, which is the length of its frames, unencrypted.
 const HEAD_BYTES: usize = 4;
-/// What a record has besides frames; a record without frames is as long.
+/// Length of a record without frames.
 pub const RECORD_OVERHEAD_BYTES: usize = HEAD_BYTES + TAG_BYTES;
-/// Before the bytes of a frame stand its kind and length.
+/// Length of a frame's head: its kind and length.
 const FRAME_HEAD_BYTES: usize = 4;
-/// The frames of one record.
+/// Maximum length of the frames of one record.
 const FRAMES_BYTES_MAX: usize = RECORD_BYTES_MAX - RECORD_OVERHEAD_BYTES;
 /// The longest message that travels as one frame, in bytes.
 pub const INLINE_BYTES_MAX: usize = FRAMES_BYTES_MAX - FRAME_HEAD_BYTES;
-/// Buffers of records that were sent, kept for the next: 256 KiB a peer at most.
+/// Number of sent records whose buffers are kept for reuse: at most 256 KiB per peer.
 const SPARE_RECORDS_MAX: usize = 4;
-/// The buffer in which a long message was put together is kept for the next up to this length, in bytes.
+/// Maximum length of the buffer for assembling long messages that is kept for reuse, in bytes.
 const ASSEMBLY_BYTES_KEPT: usize = 256 << 10;
 
 const LAST: u8 = 1;
@@ -44,29 +45,29 @@ const MORE: u8 = 2;
 const PING: u8 = 3;
 const PONG: u8 = 4;
 
-/// The peer, or somebody on the way, has sent what no sound peer sends: the connection cannot go on.
+/// The peer, or a device between, has sent invalid bytes: the connection cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Unsound {
-    /// A record longer than any.
+    /// The record is too long.
     #[error("expected a record with at most {FRAMES_BYTES_MAX} bytes of frames, got one of {got}")]
     RecordLength {
-        /// What its head says.
+        /// The length in its head.
         got: usize,
     },
-    /// Not sealed by the peer, or not the record that is next.
+    /// Not sealed by the peer, or not the next record.
     #[error(transparent)]
     Forged(#[from] Forged),
-    /// A frame of no kind, or one that is longer than the rest of its record.
+    /// The frame has an unknown kind, or is longer than the rest of its record.
     #[error("expected a frame of at most {rest} bytes, got kind {kind} and {got} bytes")]
     Frame {
-        /// What is left of the record.
+        /// The rest of the record.
         rest: usize,
-        /// What the frame says to be.
+        /// The frame's kind.
         kind: u8,
-        /// How long it says to be.
+        /// The frame's length.
         got: usize,
     },
-    /// A message that does not end.
+    /// The message is too long.
     #[error("expected a message of at most {MESSAGE_BYTES_MAX} bytes, got a longer one")]
     MessageLength,
 }
@@ -75,7 +76,7 @@ fn frame_head(kind: u8, length: usize) -> [u8; FRAME_HEAD_BYTES] {
     (u32::from(kind) << 24 | length as u32).to_le_bytes()
 }
 
-/// The first record of a connection, number 0: without frames, it proves that its sender has `key`.
+/// Makes the first record of a connection, number 0: without frames, it proves that its sender has `key`.
 pub fn proof(key: &RecordKey) -> [u8; RECORD_OVERHEAD_BYTES] {
     let mut record = [0; RECORD_OVERHEAD_BYTES];
     let (head, tag) = record.split_at_mut(HEAD_BYTES);
@@ -83,22 +84,23 @@ pub fn proof(key: &RecordKey) -> [u8; RECORD_OVERHEAD_BYTES] {
     record
 }
 
-/// The sending half, after the proof: records that wait for the key, for company, or for the socket.
+/// The sending half, after the proof: records that wait for sealing, for more frames, or for the socket.
 #[derive(Debug, Default)]
 pub struct Outgoing {
-    /// The first `sealed` are ready for the socket; frames can still be put into the last of the others.
+    /// The first `sealed` are ready for the socket; frames can still be added to the last of the others.
     records: VecDeque<Vec<u8>>,
     sealed: usize,
-    /// How much of the first record the socket has.
+    /// Number of bytes of the first record that the socket has taken.
     written: usize,
     bytes: usize,
-    /// Records sealed after the proof.
+    /// Number of records sealed after the proof.
     count: u64,
     spare: Vec<Vec<u8>>,
 }
 
 impl Outgoing {
-    /// A record to put `wanted` bytes and a frame's head into, or as much of them as a record takes.
+    /// Returns a record with room for `wanted` bytes and a frame's head, or for as much of them as a record
+    /// takes.
     fn open_record(&mut self, wanted: usize) -> &mut Vec<u8> {
         let wanted = (FRAME_HEAD_BYTES + wanted).min(FRAMES_BYTES_MAX);
         let is_open = self.records.len() > self.sealed;
@@ -112,7 +114,7 @@ impl Outgoing {
         self.records.back_mut().expect("there is one now")
     }
 
-    /// Puts as much of a message into a record as that takes; whether some is left.
+    /// Puts as much of a message into a record as fits. Returns true if some is left.
     pub fn put(&mut self, message: &mut Unsent<'_>) -> bool {
         let length = message.rest().min(INLINE_BYTES_MAX);
         let record = self.open_record(length);
@@ -122,12 +124,12 @@ impl Outgoing {
         message.rest() > 0
     }
 
-    /// Asks how many messages have come.
+    /// Asks how many messages have arrived.
     pub fn ping(&mut self) {
         self.control(PING, &[]);
     }
 
-    /// Tells that so many messages have come.
+    /// Answers that `messages` messages have arrived.
     pub fn pong(&mut self, messages: u64) {
         self.control(PONG, &messages.to_le_bytes());
     }
@@ -139,7 +141,7 @@ impl Outgoing {
         self.bytes += FRAME_HEAD_BYTES + bytes.len();
     }
 
-    /// Seals waiting records until `ready` are; no frames can be put into those any more.
+    /// Seals waiting records until `ready` are sealed. No frames can be added to those any more.
     pub fn seal(&mut self, key: &RecordKey, ready: usize) {
         while self.sealed < ready.min(self.records.len()) {
             let record = &mut self.records[self.sealed];
@@ -153,7 +155,7 @@ impl Outgoing {
         }
     }
 
-    /// What the socket shall take next: at most `slices.len()` sealed records; how many there are.
+    /// Fills `slices` with the sealed records that the socket should take next. Returns their number.
     pub fn sealed<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut skip = self.written;
         let ready = self.records.iter().take(self.sealed);
@@ -164,7 +166,7 @@ impl Outgoing {
             .count()
     }
 
-    /// The socket has taken so many bytes of it.
+    /// Records that the socket has taken `bytes` bytes.
     pub fn advance(&mut self, mut bytes: usize) {
         self.bytes -= bytes;
         while let Some(first) = self.records.front() {
@@ -184,87 +186,88 @@ impl Outgoing {
         }
     }
 
-    /// How many records wait.
+    /// Returns the number of waiting records.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Bytes that the socket has not taken.
+    /// Returns the number of bytes that the socket has not taken.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How many records were sealed after the proof.
+    /// Returns the number of records sealed after the proof.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Nobody will take them.
+    /// Drops the records, which will not be sent.
     pub fn discard(&mut self) {
         *self = Outgoing { count: self.count, ..Outgoing::default() };
     }
 }
 
-/// What a frame is to its receiver.
+/// A frame as its receiver sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
     /// The end of a message, or all of it.
     Message(&'a [u8]),
-    /// A part of a message that goes on.
+    /// A part of a message that continues.
     Part,
-    /// The peer asks how many messages have come.
+    /// The peer asks how many messages have arrived.
     Ping,
-    /// So many have come to the peer.
+    /// This many messages have arrived at the peer.
     Pong(u64),
 }
 
 /// The receiving half.
 pub struct Incoming {
     key: RecordKey,
-    /// Records opened; the next one's number.
+    /// Number of records opened, which is the next one's number.
     count: u64,
-    /// A record of which the end has not come.
+    /// A record whose end has not arrived.
     partial: Vec<u8>,
-    /// A message of which the end has not come.
+    /// A message whose end has not arrived.
     assembly: Vec<u8>,
-    /// The message above has been handed out.
+    /// True if that message has been delivered.
     is_spent: bool,
-    /// Messages that were whole.
+    /// Number of complete messages.
     messages: u64,
 }
 
 impl Incoming {
-    /// Of records sealed with `key`.
+    /// Makes the receiving half for records sealed with `key`.
     pub fn new(key: RecordKey) -> Incoming {
         Incoming { key, count: 0, partial: Vec::new(), assembly: Vec::new(), is_spent: false, messages: 0 }
     }
 
-    /// Records opened so far.
+    /// Returns the number of records opened so far.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Messages that were whole so far.
+    /// Returns the number of complete messages so far.
     pub fn messages(&self) -> u64 {
         self.messages
     }
 
-    /// Bytes of a record of which the end has not come, kept until more have.
+    /// Returns the bytes of a record whose end has not arrived.
     pub fn kept(&self) -> &[u8] {
         &self.partial
     }
 
-    /// Keeps the beginning of a record instead of what was kept.
+    /// Replaces the kept bytes by the beginning of a record.
     pub fn keep(&mut self, bytes: &[u8]) {
         self.partial.clear();
         self.partial.extend_from_slice(bytes);
     }
 
-    /// Opens the first record of `bytes`: where its frames stand in them, and where it ends. `None` when its end has not come.
+    /// Opens the first record of `bytes`. Returns the range of its frames and its end, or `None` when its end
+    /// has not arrived.
     ///
     /// # Errors
     ///
-    /// When it is none of the peer's, or not the next.
+    /// Fails if it is not a record of the peer's, or not the next one.
     pub fn open(&mut self, bytes: &mut [u8]) -> Result<Option<(core::ops::Range<usize>, usize)>, Unsound> {
         let Some(head) = bytes.first_chunk::<HEAD_BYTES>() else { return Ok(None) };
         let frames_bytes = u32::from_le_bytes(*head) as usize;
@@ -280,11 +283,11 @@ impl Incoming {
         Ok(Some((HEAD_BYTES..frames_end, frames_end + TAG_BYTES)))
     }
 
-    /// Takes the first frame off `frames`, which are not empty; how many bytes it had.
+    /// Takes the first frame off `frames`, which must not be empty. Also returns its length in bytes.
     ///
     /// # Errors
     ///
-    /// When it makes no sense.
+    /// Fails if the frame is invalid.
     pub fn take<'a>(&'a mut self, frames: &'a [u8]) -> Result<(Frame<'a>, usize), Unsound> {
         if std::mem::take(&mut self.is_spent) {
             self.assembly.clear();
@@ -331,7 +334,7 @@ mod tests {
         RecordKey::new(&JobKey::new(&[9; 32]), [[1; 32], [2; 32]], NodeId(0), NodeId(1))
     }
 
-    /// All that is ready, taken in steps of at most `step` bytes.
+    /// Returns all ready records, taken in steps of at most `step` bytes.
     fn taken(outgoing: &mut Outgoing, key: &RecordKey, step: usize) -> Vec<u8> {
         let mut wire = if outgoing.count() == 0 { proof(key).to_vec() } else { Vec::new() };
         while outgoing.len() > 0 {
@@ -352,7 +355,7 @@ mod tests {
         while outgoing.put(&mut message) {}
     }
 
-    /// The messages of `wire`, given in pieces.
+    /// Returns the messages of `wire`, which arrives in pieces.
     fn messages(wire: &[u8], key: RecordKey, piece: usize) -> Result<Vec<Vec<u8>>, Unsound> {
         let (mut incoming, mut came, mut messages) = (Incoming::new(key), Vec::new(), Vec::new());
         for piece in wire.chunks(piece) {
@@ -433,7 +436,7 @@ mod tests {
         for bit in 0..one.len() * 8 {
             let mut changed = one.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
-            // A length that has grown waits for bytes that do not come, or is refused.
+            // A length that has grown waits for bytes that do not arrive, or is refused.
             match read(&[&changed]) {
                 Ok(messages) => {
                     let in_a_head = bit / 8 % RECORD_OVERHEAD_BYTES < HEAD_BYTES;

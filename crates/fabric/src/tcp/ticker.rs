@@ -1,4 +1,4 @@
-//! A slow clock that runs only while there is something to look after: peers that owe a sign of life, strangers at the door,
+//! A slow clock that runs only while it is needed: for peers that owe an answer, callers without a proof, and
 //! connections to be tried again.
 
 use std::io;
@@ -11,10 +11,10 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-/// From one tick to the next.
+/// The interval between ticks.
 pub const TICK: Duration = Duration::from_millis(200);
 
-/// A descriptor that becomes readable a tick after it was asked to.
+/// A descriptor that becomes readable one tick after the clock was started.
 pub struct Ticker {
     timer: OwnedFd,
     origin: Clock,
@@ -24,11 +24,11 @@ pub struct Ticker {
 }
 
 impl Ticker {
-    /// A clock that stands.
+    /// Makes a stopped clock.
     ///
     /// # Errors
     ///
-    /// When the system gives no descriptor.
+    /// Fails if the system has no descriptor left.
     pub fn new() -> rustix::io::Result<Ticker> {
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
@@ -40,13 +40,14 @@ impl Ticker {
         u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Sees that a tick comes. Costs a system call at most once a tick.
+    /// Starts the clock unless it runs. Makes at most one system call per tick.
     ///
     /// # Errors
     ///
-    /// The system's, which no repetition mends.
+    /// Fails with a system error that no retry repairs.
     pub fn start(&self) -> io::Result<()> {
-        // SYNC POINT: whoever finds it running has noted before what is to be looked after; `stop` comes before the look.
+        // SYNC POINT: a thread that finds the clock running has recorded its work before; `stop` comes before
+        // the look at the work.
         if self.runs.load(Ordering::SeqCst) || self.runs.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
@@ -59,13 +60,13 @@ impl Ticker {
         Ok(())
     }
 
-    /// The tick has come: the clock stands until it is started again.
+    /// Handles the tick: the clock stops until it is started again.
     pub fn stop(&self) {
         let _ = rustix::io::read(&self.timer, &mut [0; 8]);
         self.runs.store(false, Ordering::SeqCst);
     }
 
-    /// How long until the tick, if the clock runs.
+    /// Returns the time until the tick, if the clock runs.
     pub fn due_in(&self) -> Option<Duration> {
         let runs = self.runs.load(Ordering::SeqCst);
         runs.then(|| Duration::from_micros(self.due_us.load(Ordering::SeqCst).saturating_sub(self.now_us())))

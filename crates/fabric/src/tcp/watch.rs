@@ -1,4 +1,4 @@
-//! The descriptors that the fabric waits for, and which is which.
+//! The set of descriptors that the fabric waits for, with their meanings.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,23 +7,23 @@ use hiroba_base::NodeId;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-/// Descriptors looked at in one turn; the others have theirs in the next.
+/// Maximum number of ready descriptors in one turn; the others follow in the next.
 const EVENTS_AT_ONCE: usize = 64;
 
-/// What is ready.
+/// The meaning of a ready descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Somebody wakes the pollers.
+    /// A wake of the polling threads.
     Wake,
     /// A tick.
     Ticker,
-    /// Somebody connects.
+    /// An incoming connection.
     Listener,
     /// An established connection.
     Peer(NodeId),
     /// A connection that this node tries to make.
     Dial(NodeId),
-    /// A connection that somebody else tries to make, by the order of their coming.
+    /// A connection that another process tries to make, by order of arrival.
     Caller(u32),
 }
 
@@ -60,11 +60,11 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Of nothing yet.
+    /// Makes an empty set.
     ///
     /// # Errors
     ///
-    /// When the system gives no descriptor.
+    /// Fails if the system has no descriptor left.
     pub fn new() -> rustix::io::Result<Watch> {
         Ok(Watch { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
@@ -73,26 +73,26 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// When the system has no room.
+    /// Fails if the system has no room.
     pub fn add(&self, descriptor: impl AsFd, source: Source, events: EventFlags) -> rustix::io::Result<()> {
         epoll::add(&self.epoll, descriptor, source.encode(), events)
     }
 
-    /// Watches for other events, or as another source. It cannot fail for a descriptor that is watched.
+    /// Changes the events or the source of a descriptor. It cannot fail for a watched one.
     pub fn change(&self, descriptor: impl AsFd, source: Source, events: EventFlags) {
         let _ = epoll::modify(&self.epoll, descriptor, source.encode(), events);
     }
 
-    /// Watches `descriptor` no more. Closing it does not do: a forked child may have it open, too.
+    /// Stops watching `descriptor`. Closing it is not enough: a forked child may have it open, too.
     pub fn remove(&self, descriptor: impl AsFd) {
         let _ = epoll::delete(&self.epoll, descriptor);
     }
 
-    /// What is ready now and for what, without waiting.
+    /// Finds the descriptors that are ready now, without waiting.
     ///
     /// # Errors
     ///
-    /// The system's, which no repetition mends.
+    /// Fails with a system error that no retry repairs.
     pub fn ready(&self, found: &mut Vec<(Source, EventFlags)>) -> rustix::io::Result<()> {
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_AT_ONCE];

@@ -1,4 +1,4 @@
-//! Socket addresses as the kernel writes them.
+//! Conversion of socket addresses to and from the kernel's format.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub struct RawAddress([u8; size_of::<libc::sockaddr_storage>()]);
 
 impl RawAddress {
-    /// Room for an address.
+    /// An empty address.
     pub const EMPTY: RawAddress = RawAddress([0; size_of::<libc::sockaddr_storage>()]);
 
     /// Reads `struct sockaddr_in` and `sockaddr_in6` (ip(7), ipv6(7)); `None` for other kinds.
@@ -23,7 +23,7 @@ impl RawAddress {
         Some(SocketAddr::new(ip, port))
     }
 
-    /// Writes the same; how many bytes count.
+    /// Writes `struct sockaddr_in` or `sockaddr_in6`. Also returns its length.
     pub fn encode(address: &SocketAddr) -> (RawAddress, libc::socklen_t) {
         let mut raw = RawAddress::EMPTY;
         let bytes = &mut raw.0;
@@ -45,7 +45,8 @@ impl RawAddress {
     }
 }
 
-/// An IPv4 address may come dressed as an IPv6 one, and flow labels and scopes do not tell peers apart: what is left names a peer.
+/// Returns the form of an address that identifies a peer: IPv4-mapped IPv6 addresses become IPv4 ones, and
+/// flow labels and scopes, which do not distinguish peers, are dropped.
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -1,4 +1,5 @@
-//! Receiving many datagrams by one system call: recvmmsg(2), with what the system has joined of one sender's (UDP_GRO, udp(7)).
+//! Receives many datagrams by one system call: recvmmsg(2), with datagrams of one sender joined by the system
+//! (UDP_GRO, udp(7)).
 
 use std::io;
 use std::mem::{MaybeUninit, offset_of};
@@ -8,17 +9,19 @@ use std::ptr;
 
 use super::address::RawAddress;
 
-/// Pieces taken by one call: datagrams, or several that were joined.
+/// Maximum number of pieces received by one call. A piece is a datagram, or several joined ones.
 pub const BATCH_PIECES: usize = 16;
 
-/// Pieces taken by one call after long ones, and how long those are, in bytes: so many stay in a processor's own cache until they have been put together.
+/// Number of pieces received by one call after long ones, and the minimum length of those, in bytes. This
+/// many stay in a processor's own cache until they are assembled.
 const LONG_PIECES: usize = 4;
 const LONG_FROM_BYTES: usize = 16 << 10;
 
-/// The longest piece, in bytes: an IP packet's bound.
+/// Maximum length of a piece, in bytes: the bound of an IP packet.
 const PIECE_BYTES_MAX: usize = 65_535;
 
-/// Where the system says how long the joined datagrams are (`struct cmsghdr` and its data, as cmsg(3) lays them out).
+/// The control message in which the system reports the length of joined datagrams (`struct cmsghdr` and its
+/// data, laid out as in cmsg(3)).
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct JoinedControl {
@@ -36,28 +39,28 @@ const NO_CONTROL: JoinedControl = JoinedControl {
 // SAFETY: an mmsghdr of zeros is valid: null pointers with lengths of zero.
 const EMPTY_HEADER: libc::mmsghdr = unsafe { MaybeUninit::zeroed().assume_init() };
 
-/// What a call has brought of one sender.
+/// A received piece, from one sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     bytes: usize,
-    /// The length of each datagram but the last, in bytes.
+    /// The length of each datagram except the last, in bytes.
     each_bytes: usize,
 }
 
-/// Room for a batch of datagrams and where they came from.
+/// Buffers for a batch of datagrams and their senders.
 pub struct Batch {
     piece_bytes_max: usize,
     storage: Vec<u8>,
     addresses: [RawAddress; BATCH_PIECES],
     controls: [JoinedControl; BATCH_PIECES],
-    /// What came; `None` for what was longer than the room.
+    /// The received pieces; `None` for a piece that was longer than its buffer.
     pieces: [Option<Piece>; BATCH_PIECES],
-    /// How many pieces the next call asks for.
+    /// Number of pieces that the next call asks for.
     wanted: usize,
 }
 
 impl Batch {
-    /// Room for the longest datagrams. The kernel maps it when it is first used.
+    /// Makes buffers for the longest datagrams. The kernel maps them on first use.
     pub fn new() -> Batch {
         Batch::with_room(PIECE_BYTES_MAX)
     }
@@ -73,14 +76,15 @@ impl Batch {
         }
     }
 
-    /// Takes what has come, without waiting; how many pieces.
+    /// Receives what has arrived, without waiting. Returns the number of pieces.
     ///
-    /// A call that asks for more than there is looks at the socket once more than needed. So it asks for one at first, and for
-    /// many, or some long ones, while as many come as it asks for.
+    /// A call that asks for more than has arrived checks the socket once more than necessary. So it asks for
+    /// one at first, and for many, or for some long ones, as long as the system returns as many as were asked
+    /// for.
     ///
     /// # Errors
     ///
-    /// The system's, where it says more than that nothing is there.
+    /// Fails with a system error, unless that only means that nothing has arrived.
     pub fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         let wanted = self.wanted;
         let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH_PIECES];
@@ -100,10 +104,11 @@ impl Batch {
             header.msg_control = ptr::from_mut(control).cast();
             header.msg_controllen = size_of::<JoinedControl>();
         }
-        // The system call itself: before the C library's function the C face puts one of its own.
+        // The system call itself, because the C face intercepts the C library's function.
         let (descriptor, no_timeout) = (socket.as_raw_fd(), ptr::null::<libc::timespec>());
-        // SAFETY: each of the first `wanted` headers points to one vector, an address, a control message and a room that live in
-        // `vectors` and `self`, are as long as the header says, and are borrowed by nobody else until the call returns.
+        // SAFETY: each of the first `wanted` headers points to one vector, an address, a control message and
+        // a buffer that live in `vectors` and `self`, have the lengths that the header gives, and are not
+        // borrowed elsewhere until the call returns.
         let count = unsafe {
             let flags = libc::MSG_DONTWAIT;
             libc::syscall(libc::SYS_recvmmsg, descriptor, headers.as_mut_ptr(), wanted, flags, no_timeout)
@@ -113,7 +118,7 @@ impl Batch {
             Err(_) => nothing_or_error(io::Error::last_os_error())?,
         };
         for (index, header) in headers.iter().enumerate().take(count) {
-            // SAFETY: the first `wanted` headers have been filled in, and no more than that many came.
+            // SAFETY: the first `wanted` headers were filled in, and no more than that many arrived.
             let header = unsafe { header.assume_init_ref() };
             self.pieces[index] = self.piece(index, header);
         }
@@ -139,32 +144,31 @@ impl Batch {
         Some(Piece { bytes, each_bytes: each_bytes.max(1) })
     }
 
-    /// The sender of the piece at `index` of the last call, and its bytes: datagrams of so many bytes each, but for the last.
-    /// `None` when it was cut short or came from no internet address.
+    /// Returns the sender of the piece at `index` of the last call, the length of each datagram except the
+    /// last, and the bytes. Returns `None` if the piece was truncated or has no internet address.
     pub fn piece_mut(&mut self, index: usize) -> Option<(SocketAddr, usize, &mut [u8])> {
         let Piece { bytes, each_bytes } = self.pieces[index]?;
         let room = &mut self.storage[index * self.piece_bytes_max..];
         Some((self.addresses[index].decode()?, each_bytes, &mut room[..bytes]))
     }
 
-    /// Bytes of the piece at `index` of the last call.
+    /// Returns bytes of the piece at `index` of the last call.
     pub fn bytes(&self, index: usize, within: std::ops::Range<usize>) -> &[u8] {
         &self.storage[index * self.piece_bytes_max..][within]
     }
 }
 
-/// Lets the system join datagrams of one sender that come together; one that cannot gives them one by one.
+/// Lets the system join datagrams of one sender that arrive together, if it can.
 pub fn join_datagrams(socket: BorrowedFd<'_>) {
     let on: libc::c_int = 1;
     let length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the option is an int, which outlives the call.
+    // SAFETY: the option is an int that outlives the call.
     let _ = unsafe {
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_GRO, (&raw const on).cast(), length)
     };
 }
 
-/// Errors of earlier datagrams that ICMP brought back, and signals, are not worth a word: the link
-/// retransmits.
+/// Ignores errors that ICMP reports about earlier datagrams, and signals, because the link retransmits.
 fn nothing_or_error(error: io::Error) -> io::Result<usize> {
     match error.raw_os_error() {
         Some(

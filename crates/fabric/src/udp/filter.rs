@@ -1,8 +1,10 @@
-//! Lets the system drop what strangers send before it is queued: a socket filter (SO_ATTACH_FILTER, socket(7); the machine is bpf(4)'s).
+//! A socket filter that lets the system drop strangers' datagrams before they are queued (SO_ATTACH_FILTER,
+//! socket(7); the instructions are described in bpf(4)).
 //!
-//! Datagrams of addresses that are no peer's then neither fill the receive buffer nor wake a thread. Those under a peer's address are left
-//! to the seal. The filter is attached only when strangers come in numbers: until then every one is counted by itself; from then on what the
-//! system has dropped is counted as rejected, and it does not tell a stranger's datagram from one for which the buffer had no room.
+//! Datagrams from addresses of no peer then neither fill the receive buffer nor wake a thread. Datagrams with
+//! a peer's address are left to the seal. The filter is attached only after many strangers' datagrams. Until
+//! then each is counted individually. From then on the system's drops count as rejected; they include
+//! datagrams for which the buffer had no room, because the system does not distinguish them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -10,31 +12,32 @@ use std::sync::OnceLock;
 
 use super::address::canonical;
 
-/// Datagrams of strangers after which the system is asked to drop further ones.
+/// Number of strangers' datagrams after which the filter is attached.
 pub const STRANGERS_BEFORE_FILTER: u64 = 1000;
 
-/// The longest program that the system takes (`BPF_MAXINSNS`).
+/// Maximum length of a program that the system accepts (`BPF_MAXINSNS`).
 const INSTRUCTIONS_MAX: usize = 4096;
 
-/// Ports compared in a row: jumps reach 255 instructions.
+/// Number of ports compared in a row: jumps reach 255 instructions.
 const PORTS_IN_A_ROW: usize = 100;
 
-/// Where the network header begins for the filter, whose place 0 is the UDP header (`SKF_NET_OFF`).
+/// Offset of the network header for the filter, whose offset 0 is the UDP header (`SKF_NET_OFF`).
 const NETWORK_HEADER: u32 = (-0x10_0000_i32).cast_unsigned();
 
-/// Where the source address lies in the network header: RFC 791 §3.1, RFC 8200 §3.
+/// Offset of the source address in the network header: RFC 791 §3.1, RFC 8200 §3.
 const SOURCE_IN_IPV4: u32 = 12;
 const SOURCE_IN_IPV6: u32 = 8;
 
-/// Words that `SO_MEMINFO` gives, and the one that counts drops (`SK_MEMINFO_VARS`, `SK_MEMINFO_DROPS`).
+/// Number of words that `SO_MEMINFO` returns, and the index of the drop count (`SK_MEMINFO_VARS`,
+/// `SK_MEMINFO_DROPS`).
 const MEMINFO_WORDS: usize = 9;
 const MEMINFO_DROPS: usize = 8;
 
 /// The filter of one socket.
 pub struct StrangerFilter {
-    /// Made beforehand; empty where there are too many peers for one.
+    /// Compiled in advance; empty if there are too many peers for one program.
     program: Vec<libc::sock_filter>,
-    /// What the system had dropped when the filter was attached.
+    /// The system's drop count when the filter was attached.
     dropped_before: OnceLock<u32>,
 }
 
@@ -43,7 +46,7 @@ fn instruction(code: u32, jump_true: u8, jump_false: u8, constant: u32) -> libc:
 }
 
 impl StrangerFilter {
-    /// A filter that passes what `peers` send, not yet attached.
+    /// Makes a filter that passes datagrams of `peers`; it is not attached yet.
     pub fn new(peers: &[SocketAddr]) -> StrangerFilter {
         let mut peers: Vec<SocketAddr> = peers.iter().map(|peer| canonical(*peer)).collect();
         peers.sort_unstable();
@@ -54,7 +57,7 @@ impl StrangerFilter {
             }
         }
         program.push(instruction(libc::BPF_RET, 0, 0, 0));
-        // Sockets of one family see addresses of it alone; jobs of both kinds go without.
+        // Sockets of one family see only its addresses. Jobs with both kinds do without a filter.
         let mixed = peers.iter().any(|peer| peer.is_ipv4() != peers[0].is_ipv4());
         if mixed || program.len() > INSTRUCTIONS_MAX {
             program.clear();
@@ -62,7 +65,8 @@ impl StrangerFilter {
         StrangerFilter { program, dropped_before: OnceLock::new() }
     }
 
-    /// Attaches the filter to the peers' socket, once. Where the system refuses, strangers go on being dropped one by one.
+    /// Attaches the filter to the peers' socket, once. If the system refuses, strangers' datagrams continue
+    /// to be dropped one by one.
     pub fn attach(&self, socket: BorrowedFd<'_>) {
         if self.program.is_empty() || self.dropped_before.get().is_some() {
             return;
@@ -70,7 +74,8 @@ impl StrangerFilter {
         let program =
             libc::sock_fprog { len: self.program.len() as u16, filter: self.program.as_ptr().cast_mut() };
         let dropped_before = dropped(socket);
-        // SAFETY: the option is a sock_fprog whose instructions live in `self`, and the system only copies them.
+        // SAFETY: the option is a sock_fprog whose instructions live in `self`, and the system only copies
+        // them.
         let result = unsafe {
             libc::setsockopt(
                 socket.as_raw_fd(),
@@ -85,13 +90,14 @@ impl StrangerFilter {
         }
     }
 
-    /// What the system has dropped since the filter was attached.
+    /// Returns the number of datagrams that the system has dropped since the filter was attached.
     pub fn dropped(&self, socket: BorrowedFd<'_>) -> u64 {
         self.dropped_before.get().map_or(0, |before| dropped(socket).wrapping_sub(*before).into())
     }
 }
 
-/// Appends: passes a datagram from `ip` and a port of `row`, else goes on after these instructions.
+/// Appends a test: passes a datagram from `ip` and a port of `row`, otherwise continues after these
+/// instructions.
 fn compare(program: &mut Vec<libc::sock_filter>, ip: IpAddr, row: &[SocketAddr]) {
     let (at, bytes) = match ip {
         IpAddr::V4(ip) => (SOURCE_IN_IPV4, ip.octets().to_vec()),
@@ -112,11 +118,12 @@ fn compare(program: &mut Vec<libc::sock_filter>, ip: IpAddr, row: &[SocketAddr])
     }
 }
 
-/// How many datagrams for this socket the system has dropped, modulo 2³².
+/// Returns the number of datagrams that the system has dropped for this socket, modulo 2³².
 fn dropped(socket: BorrowedFd<'_>) -> u32 {
     let mut words = [0u32; MEMINFO_WORDS];
     let mut length = size_of_val(&words) as libc::socklen_t;
-    // SAFETY: the words are as many bytes as `length` says, and both outlive the call. On failure they stay zero.
+    // SAFETY: the words have the length that `length` gives, and both outlive the call. On failure they stay
+    // zero.
     let _ = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

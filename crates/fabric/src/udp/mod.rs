@@ -1,13 +1,13 @@
 //! The fabric over UDP sockets.
 //!
-//! One socket per node, one [`LinkSet`] under one mutex, and one thread at a time in the receiving role.
-//! `send` transmits in the caller's thread, so a request is on the wire before the call returns; timers are a
-//! timerfd among the descriptors a poll waits for, so that a thread that sends never has to wake the one
-//! that waits. A thread that waits does not have the role: one that spins with `poll_now` gets its answer
+//! Each node has one socket, one [`LinkSet`] under one mutex, and one thread at a time in the receiving role.
+//! `send` transmits in the caller's thread, so a request is on the wire before the call returns. Timers are a
+//! timerfd among the descriptors that a poll waits for, so that a sending thread never has to wake the
+//! waiting one. A waiting thread does not have the role: a thread that spins with `poll_now` gets its answer
 //! itself while a service thread sleeps in `poll`.
 //!
-//! Between links and socket stand the [`hooks`]. Seals are opened in the receiving role, before the lock is taken: only
-//! what is genuine ever costs the other threads anything.
+//! The [`hooks`] stand between links and socket. Seals are opened in the receiving role, before the lock is
+//! taken, so that only genuine datagrams cost the other threads anything.
 
 mod address;
 mod batch;
@@ -42,101 +42,106 @@ use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError, assert_peer
 use crate::unsent::Unsent;
 use crate::wake::WakeEvent;
 
-/// What we ask of the system for each socket, in bytes: every peer's full window for a dozen peers.
+/// The requested buffer size of each socket, in bytes: a full window from each of a dozen peers.
 const SOCKET_BUFFER_BYTES: usize = 16 << 20;
 
-/// A receive buffer of at least this many bytes (as the system counts them, with its overhead) takes long datagrams.
+/// A receive buffer of at least this many bytes (as the system counts them, with its overhead) allows long
+/// datagrams.
 const LONG_DATAGRAMS_FROM_BYTES: usize = 2 << 20;
 
-/// The longest datagram to a node on the same machine, in bytes, with an ample receive buffer: what the loopback interface carries in one
-/// packet of 65,536 bytes, with the heads of IPv6 and UDP. Each datagram costs two system calls, and may wake its receiver.
+/// Maximum length of a datagram to a node on the same machine, in bytes, with a large receive buffer: the
+/// payload of one 65,536-byte packet of the loopback interface, without the IPv6 and UDP headers. Each
+/// datagram costs two system calls and may wake its receiver, so long ones are better.
 const DATAGRAM_BYTES_LOCAL: usize = 65_536 - 40 - 8;
 
-/// The same with the buffer an ordinary user gets.
+/// The same with the buffer that an ordinary user gets.
 const DATAGRAM_BYTES_LOCAL_SHORT: usize = 16 << 10;
 
-/// The longest datagram across a network, in bytes: fits Ethernet's 1,500 with tunnels to spare.
+/// Maximum length of a datagram across a network, in bytes: fits Ethernet's 1,500 with room for tunnels.
 const DATAGRAM_BYTES_REMOTE: usize = 1400;
 
-/// Peers that are expected to fill this node's receive buffer at once; when more do, loss shrinks their
-/// windows.
+/// Number of peers that are expected to fill this node's receive buffer at once. When more do, loss shrinks
+/// their windows.
 const SENDERS_AT_ONCE: usize = 4;
 
-/// So much of a long message is put into datagrams before they leave: as much as goes to the system by one call.
+/// Number of bytes of a long message that are put into datagrams before these leave: as much as one system
+/// call takes.
 const QUEUED_AT_ONCE_BYTES: usize = 58 << 10;
 
-/// Bytes of posted messages that wait for a push, at most. Beyond that they leave at once, so that the
-/// receiver can work on them while the rest is copied.
+/// Maximum number of bytes of posted messages that wait for a push. Beyond that they leave at once, so that
+/// the receiver can handle them while the rest is copied.
 const POSTED_BYTES_MAX: usize = 16 << 10;
 
 /// How long to wait when the system takes no more datagrams.
 const STALL: Duration = Duration::from_micros(500);
 
-/// A timer of the link may be seen to so much later than it is due. To set the timerfd costs as much as sending a message, and to be woken by it more, so it
-/// runs out this often at most while messages come and go, and is seldom set for one of them. An acknowledgement that leaves so late still reaches
-/// its receiver within the least timeout.
+/// How late a timer of the link may be handled. Setting the timerfd costs as much as sending a message, and
+/// being woken by it costs more. So it expires at most this often while messages are exchanged, and is seldom
+/// set for one of them. An acknowledgement that leaves this late still reaches its receiver within the
+/// minimum timeout.
 const TIMER_SLACK: Duration = Duration::from_millis(1);
 
-/// Timers so far away belong to a peer that is silent: nothing is about to come.
+/// Timers further away than this belong to a silent peer: no message is about to arrive.
 const TIMERS_FAR: Duration = Duration::from_millis(20);
 
-/// A thread that looks for messages again and again sees to the timers once in as many looks: some ten microseconds.
+/// A thread that polls repeatedly handles the timers once per this many polls, about every ten microseconds.
 const LOOKS_A_TIMER: u32 = 16;
 
-/// How often a thread that drains looks whether another, receiving, has done its work.
+/// Interval at which a draining thread checks whether another, receiving thread has done its work.
 const DRAIN_LOOK: Duration = Duration::from_millis(1);
 
-/// Reliable messages over UDP; see [`Fabric`] for what threads may do.
+/// Reliable messages over UDP; see [`Fabric`] for the rules on threads.
 pub struct UdpFabric {
     nodes: u16,
     local: NodeId,
     inline_bytes_max: usize,
     origin: Clock,
     socket: OwnedFd,
-    /// Readable when a timer of the link is due.
+    /// Becomes readable when a timer of the link is due.
     timer: OwnedFd,
-    /// Readable when the timer or the wake event is. Apart from the socket: each message would have to ring through it, and whoever looks
-    /// away from messages for a while would have it searched.
+    /// Becomes readable when the timer or the wake event is. Separate from the socket: otherwise each message
+    /// would also signal this descriptor, and a thread that ignores messages for a while would have it
+    /// searched.
     alarms: OwnedFd,
-    /// Threads that call again and again until something comes.
+    /// Number of threads that poll repeatedly until something arrives.
     spinning: AtomicU32,
-    /// How many turns in a row have found nothing since one of them began.
+    /// Number of successive turns that have found nothing since one of them began.
     looks_in_vain: AtomicU32,
     filter: StrangerFilter,
     outbound: Mutex<Outbound>,
     receiving: Receiving<Inbound>,
 }
 
-/// What sending needs; the only lock that `send` takes.
+/// State needed for sending, under the only lock that `send` takes.
 struct Outbound {
     links: LinkSet,
     hooks: OutgoingHooks,
     outbox: Outbox,
-    /// Bytes of messages that were posted since the last transmission: a push sends if there are any.
+    /// Bytes of messages posted since the last transmission: a push sends if there are any.
     posted_bytes: usize,
     /// When the timerfd fires.
     armed: Option<Instant>,
-    /// A failure to send that no retransmission mends, until a poll reports it.
+    /// An error of sending that no retransmission repairs, until a poll reports it.
     failure: Option<io::Error>,
 }
 
-/// What receiving needs; belongs to the thread in the receiving role.
+/// State needed for receiving; belongs to the thread in the receiving role.
 pub(crate) struct Inbound {
     batch: Batch,
-    /// Each peer, by its address: all others are strangers. Never changed, so strangers cannot make it grow.
+    /// The peers by address; all others are strangers. It never changes, so strangers cannot make it grow.
     peers: HashMap<SocketAddr, NodeId>,
     hooks: IncomingHooks,
-    /// Datagrams that came from none of them.
+    /// Number of datagrams from strangers.
     strangers: u64,
-    /// What of the batch has passed the hooks.
+    /// The datagrams of the batch that have passed the hooks.
     passed: Vec<Passed>,
     /// Messages to be delivered.
     messages: VecDeque<(NodeId, Vec<u8>)>,
-    /// Delivered ones, whose buffers go back to the link at the next turn.
+    /// Delivered ones, whose buffers go back to the link in the next turn.
     spent: Vec<Vec<u8>>,
 }
 
-/// A genuine datagram: whose it is, and where in the batch it lies.
+/// A genuine datagram: its sender, and its place in the batch.
 struct Passed {
     from: NodeId,
     piece: usize,
@@ -148,21 +153,23 @@ fn system(action: &'static str) -> impl Fn(rustix::io::Errno) -> FabricError {
 }
 
 impl UdpFabric {
-    /// The fabric of a node on `socket`, which is bound to the node's address.
+    /// Opens the fabric of a node on `socket`, which is bound to the node's address.
     ///
-    /// Enlarges the socket's buffers as far as the system lets it, and sizes the links' windows by the
-    /// outcome; peers are taken to have got as much. Every datagram is sealed with the job's key.
+    /// Enlarges the socket's buffers as far as the system permits, and sizes the links' windows accordingly;
+    /// it assumes that peers got as much. Every datagram is sealed with the job's key.
     ///
     /// # Errors
     ///
-    /// When the node or the number of addresses is out of bounds, or the system gives no descriptors.
+    /// Fails if the node or the number of addresses is out of bounds, or if the system has no descriptors
+    /// left.
     pub fn open(socket: OwnedFd, config: FabricConfig) -> Result<UdpFabric, FabricError> {
         config.nodes()?;
         let hooks = hooks::of_job(&config);
         UdpFabric::with_hooks(socket, config, hooks)
     }
 
-    /// Like [`open`](Self::open), with nothing between links and socket, so that strangers are believed: to measure what the seal costs.
+    /// Opens the fabric like [`open`](Self::open), with nothing between links and socket, so that strangers
+    /// are believed: to measure the cost of sealing.
     ///
     /// # Errors
     ///
@@ -171,8 +178,9 @@ impl UdpFabric {
         UdpFabric::with_hooks(socket, config, Vec::new())
     }
 
-    /// Like [`open`](Self::open), with `hooks` between links and socket instead of a job's usual ones: the first is the links'
-    /// neighbour. Without [`Sealing`](crate::hooks::sealing::Sealing) among them, strangers are believed.
+    /// Opens the fabric like [`open`](Self::open), with `hooks` between links and socket instead of a job's
+    /// usual ones. The first hook is next to the links. Without [`Sealing`](crate::hooks::sealing::Sealing)
+    /// among them, strangers are believed.
     ///
     /// # Errors
     ///
@@ -229,13 +237,13 @@ impl UdpFabric {
         Instant::ORIGIN + self.origin.elapsed()
     }
 
-    /// The lock is held for one pass over the link and for system calls that do not block. A thread that
-    /// panicked left the link whole: it has no step that a panic could cut in two.
+    /// Locks the state of sending. The lock is held for one pass over the link and for system calls that do
+    /// not block. It may be taken after a panic, because the link has no step that a panic could interrupt.
     fn outbound(&self) -> MutexGuard<'_, Outbound> {
         self.outbound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cuts a message into datagrams. The beginning of a long one leaves while it is still in the caches, and
+    /// Cuts a message into datagrams. The beginning of a long message leaves while it is still in the caches,
     /// before the end is copied.
     fn queue(&self, outbound: &mut Outbound, to: NodeId, mut message: Unsent<'_>) {
         assert_peer(to, self.local, self.nodes);
@@ -244,7 +252,7 @@ impl UdpFabric {
         }
     }
 
-    /// Puts on the wire whatever the windows allow, and sees that the timer fires in time.
+    /// Sends as many datagrams as the windows allow, and arms the timer.
     fn transmit(&self, outbound: &mut Outbound, now: Instant) {
         outbound.posted_bytes = 0;
         let Outbound { links, hooks, outbox, failure, .. } = outbound;
@@ -273,11 +281,12 @@ impl UdpFabric {
         legs::end(Leg::Timer);
     }
 
-    /// Sees that the timerfd fires when the next timer is due, or soon after. One that fires too early is left alone:
+    /// Arms the timerfd for the next timer, or soon after it. A timerfd that is set too early is not changed:
     /// every answer moves the deadlines back, and that must cost no system call.
     fn arm(&self, outbound: &mut Outbound, now: Instant) {
         let retry = outbound.outbox.is_stalled().then(|| now + STALL);
-        // Where the next timer is near, not long after now: the one that is set next is likely to be due sooner still, and then finds the timerfd set.
+        // Where the next timer is near, allow some delay: the timer set after it is likely to be due sooner
+        // still, and then finds the timerfd already set.
         let (soon, far) = (now + 2 * TIMER_SLACK, now + TIMERS_FAR);
         let slack = |due: Instant| if due < far { soon.min(due + TIMER_SLACK) } else { due };
         let due = match (outbound.links.poll_timeout().map(slack), retry) {
@@ -287,7 +296,7 @@ impl UdpFabric {
         let fired = outbound.armed.is_some_and(|armed| armed <= now);
         let wanted = match due {
             Some(due) => fired || outbound.armed.is_none_or(|armed| due < armed),
-            // Setting it anew also ends its being readable.
+            // Setting it again also makes it unreadable again.
             None => fired,
         };
         if !wanted {
@@ -305,7 +314,7 @@ impl UdpFabric {
         }
     }
 
-    /// Takes in what has come, without waiting: one batch, the timers, and what follows from both.
+    /// Receives what has arrived, without waiting: one batch and the timers, and handles both.
     fn take_in(&self, inbound: &mut Inbound) -> io::Result<Turn> {
         let count = inbound.batch.receive(self.socket.as_fd())?;
         legs::end(if count > 0 { Leg::Receive } else { Leg::Wait });
@@ -328,7 +337,7 @@ impl UdpFabric {
         }
         links.count_rejected(rejected);
         for Passed { from, piece, bytes } in inbound.passed.drain(..) {
-            // A rejection is counted, and of interest to nobody else.
+            // Rejections are counted; they have no other use here.
             let _ = links.handle_datagram(from, inbound.batch.bytes(piece, bytes), now);
         }
         while let Some(message) = links.poll_message() {
@@ -374,7 +383,8 @@ impl UdpFabric {
 }
 
 impl Inbound {
-    /// Passes the first `count` pieces of the batch through the hooks; how many datagrams were dropped.
+    /// Passes the first `count` pieces of the batch through the hooks. Returns the number of dropped
+    /// datagrams.
     fn pass_hooks(&mut self, count: usize) -> u64 {
         let Inbound { batch, peers, hooks, strangers, passed, .. } = self;
         let mut rejected = 0;
@@ -384,7 +394,7 @@ impl Inbound {
                 continue;
             };
             let from = peers.get(&canonical(address)).copied();
-            // A datagram without bytes is one, too.
+            // An empty datagram counts as one, too.
             let starts = (0..bytes.len().max(1)).step_by(each_bytes);
             let Some(from) = from else {
                 *strangers += starts.len() as u64;
@@ -412,7 +422,7 @@ impl Turns for UdpFabric {
         &self.receiving
     }
 
-    /// One turn in the receiving role: takes in, then delivers outside the lock.
+    /// Takes one turn in the receiving role: receives, then delivers outside the lock.
     fn turn(&self, inbound: &mut Inbound, deliver: Deliver<'_>) -> io::Result<Turn> {
         let mut turn = self.take_in(inbound)?;
         while let Some((from, message)) = inbound.messages.pop_front() {
@@ -492,9 +502,9 @@ impl Fabric for UdpFabric {
 
     fn begin_spinning(&self) -> bool {
         self.spinning.fetch_add(1, Ordering::Relaxed);
-        // Its first look sees to the timers: it may have slept until one was due.
+        // The first poll handles the timers: the thread may have slept until one was due.
         self.looks_in_vain.store(0, Ordering::Relaxed);
-        // The kernel wakes whoever waits for the socket, whether another thread looks at it or not.
+        // The kernel wakes threads that wait for the socket even if another thread polls it.
         false
     }
 
@@ -548,9 +558,9 @@ impl Fabric for UdpFabric {
     }
 }
 
-/// Enlarges both buffers past the user's limit where allowed, else up to it; the size of the receive buffer.
+/// Enlarges both buffers, past the user's limit where allowed. Returns the size of the receive buffer.
 fn enlarge_buffers(socket: &OwnedFd) -> Result<usize, FabricError> {
-    // Refusals leave the sizes as they are, which is what is asked for next.
+    // A refusal leaves the sizes unchanged; they are read afterwards.
     if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER_BYTES).is_err() {
         let _ = sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER_BYTES);
     }
@@ -560,8 +570,8 @@ fn enlarge_buffers(socket: &OwnedFd) -> Result<usize, FabricError> {
     sockopt::socket_recv_buffer_size(socket).map_err(system("read the size of a socket's receive buffer"))
 }
 
-/// Links whose windows fit a receive buffer of `buffer_bytes` shared by the peers that send at once, and whose datagrams leave room
-/// for `overhead_bytes`.
+/// Makes links whose windows fit a receive buffer of `buffer_bytes` shared by the peers that send at once,
+/// and whose datagrams leave room for `overhead_bytes`.
 fn links(local: NodeId, addresses: &[SocketAddr], buffer_bytes: usize, overhead_bytes: usize) -> LinkSet {
     let here = addresses[local.index()].ip().to_canonical();
     let peers = addresses.len().saturating_sub(1);
@@ -572,7 +582,7 @@ fn links(local: NodeId, addresses: &[SocketAddr], buffer_bytes: usize, overhead_
     };
     let config = LinkConfig {
         datagram_bytes_max: local_bytes.saturating_sub(overhead_bytes),
-        // A quarter stays free for what the system counts besides the bytes.
+        // A quarter stays free for the system's overhead.
         window_bytes: buffer_bytes / 4 * 3 / peers.clamp(1, SENDERS_AT_ONCE),
         ..LinkConfig::default()
     };
@@ -586,7 +596,7 @@ fn links(local: NodeId, addresses: &[SocketAddr], buffer_bytes: usize, overhead_
     links
 }
 
-/// The timer, and the descriptor that covers it and the wake event.
+/// Makes the timer, and the descriptor that covers it and the wake event.
 fn alarms(wake: &WakeEvent) -> Result<(OwnedFd, OwnedFd), FabricError> {
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
         .map_err(system("make a timerfd"))?;

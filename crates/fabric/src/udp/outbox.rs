@@ -1,5 +1,5 @@
-//! Gives datagrams to the system: long ones one by one, short ones of one length and one receiver many by one call (UDP_SEGMENT,
-//! udp(7)), which the network card or the last step before it cuts apart.
+//! Passes datagrams to the system: long ones one by one, many short ones of one length and receiver by one
+//! call (UDP_SEGMENT, udp(7)), which the network card, or the last step before it, splits.
 
 use std::io;
 use std::mem::offset_of;
@@ -12,31 +12,32 @@ use rustix::net::{SendFlags, sendto};
 
 use super::address::RawAddress;
 
-/// The longest datagram that is held back for others to go with it, in bytes: Ethernet's, so that what is cut apart is never
-/// longer than the way allows. Longer ones stay on this machine, where one call for each costs little by comparison.
+/// Maximum length of datagrams that are gathered, in bytes: Ethernet's, so that the split ones always fit the
+/// path. Longer ones stay on this machine, where a call for each costs little by comparison.
 const GATHERED_BYTES_MAX: usize = 1472;
 
-/// The most that go by one call. The system takes 64, and 65,507 bytes (`UDP_MAX_SEGMENTS`).
+/// Maximum number gathered in one call. The system accepts 64, and 65,507 bytes (`UDP_MAX_SEGMENTS`).
 const GATHERED_MAX: usize = 44;
 
 /// Datagrams on their way to the system.
 pub struct Outbox {
     addresses: Vec<SocketAddr>,
-    /// Datagrams that wait for others or for the system, one after the other; all of one length but for the last.
+    /// Concatenated datagrams that wait for others or for the system. All have the same length except the
+    /// last.
     held: Vec<u8>,
     to: NodeId,
-    /// The length of those that are held, in bytes.
+    /// The length of the held datagrams, in bytes.
     each_bytes: usize,
     count: usize,
-    /// The system takes no more: what is held waits for it.
+    /// True if the system takes no more: the held datagrams wait for it.
     stalled: bool,
     /// The datagram that was to be added when the system took no more.
     behind: Option<(NodeId, Vec<u8>)>,
-    /// Whether the system cuts apart.
+    /// True if the system can split.
     gathers: bool,
 }
 
-/// A control message that says where to cut (`struct cmsghdr` and its data, as cmsg(3) lays them out).
+/// A control message with the length to split at (`struct cmsghdr` and its data, laid out as in cmsg(3)).
 #[repr(C)]
 struct SegmentControl {
     header: libc::cmsghdr,
@@ -45,7 +46,7 @@ struct SegmentControl {
 }
 
 impl Outbox {
-    /// An outbox for peers at `addresses`.
+    /// Makes an outbox for peers at `addresses`.
     pub fn new(addresses: Vec<SocketAddr>) -> Outbox {
         Outbox {
             addresses,
@@ -59,17 +60,17 @@ impl Outbox {
         }
     }
 
-    /// Whether the system took no more when last asked; nothing is to be added then.
+    /// Returns true if the system took no more when last tried. Nothing must be added then.
     pub fn is_stalled(&self) -> bool {
         self.stalled
     }
 
-    /// Adds a datagram, which leaves by the next [`flush`](Self::flush) at the latest, or the first that the system lets through. One that is
-    /// added while stalled is lost.
+    /// Adds a datagram, which leaves by the next [`flush`](Self::flush) that the system accepts, at the
+    /// latest. A datagram that is added while stalled is lost.
     ///
     /// # Errors
     ///
-    /// The system's, which no repetition mends.
+    /// Fails with a system error that no retry repairs.
     pub fn add(&mut self, socket: BorrowedFd<'_>, to: NodeId, datagram: &[u8]) -> io::Result<()> {
         if self.stalled {
             return Ok(());
@@ -77,7 +78,7 @@ impl Outbox {
         let joins = self.count > 0
             && self.gathers
             && to == self.to
-            // One of no bytes would not be seen among others.
+            // An empty datagram would disappear among others.
             && !datagram.is_empty()
             && datagram.len() <= self.each_bytes
             && self.count < GATHERED_MAX;
@@ -102,7 +103,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Gives all that is held to the system, unless it takes no more.
+    /// Passes all held datagrams to the system, unless it takes no more.
     ///
     /// # Errors
     ///
@@ -134,7 +135,7 @@ impl Outbox {
                     }
                     return Ok(());
                 }
-                // Interfaces without checksums, and systems before 4.18, do not cut apart.
+                // Interfaces without checksums, and systems before 4.18, cannot split.
                 Err(Errno::IO | Errno::INVAL | Errno::NOPROTOOPT | Errno::MSGSIZE | Errno::OPNOTSUPP) => {
                     self.gathers = false;
                 }
@@ -186,7 +187,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Gives one datagram to the system; false when it wants to be asked again later.
+    /// Passes one datagram to the system. Returns false when it must be retried later.
     fn put(&self, socket: BorrowedFd<'_>, to: NodeId, datagram: &[u8]) -> io::Result<bool> {
         let address = &self.addresses[to.index()];
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -194,16 +195,17 @@ impl Outbox {
     }
 }
 
-/// Whether the system has taken what `send` gives it, or lost it like a network; false when it wants to be asked again later.
+/// Returns true if the system has taken what `send` passes to it, or lost it like a network. Returns false
+/// when it must be retried later.
 fn persistently(send: impl Fn() -> rustix::io::Result<()>) -> rustix::io::Result<bool> {
     let mut attempts = 0;
     loop {
         match send() {
             Ok(()) => return Ok(true),
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return Ok(false),
-            // The answer to an earlier datagram: this one has not left.
+            // The error of an earlier datagram: this one has not left.
             Err(Errno::CONNREFUSED | Errno::INTR) if attempts < 3 => attempts += 1,
-            // Routes come and go, and firewalls too; the link retransmits.
+            // Routes and firewalls may change; the link retransmits.
             Err(
                 Errno::CONNREFUSED
                 | Errno::INTR
@@ -218,7 +220,7 @@ fn persistently(send: impl Fn() -> rustix::io::Result<()>) -> rustix::io::Result
     }
 }
 
-/// Gives `datagrams` to the system by one call, which cuts them apart every `each_bytes`.
+/// Passes `datagrams` to the system by one call, which splits them every `each_bytes`.
 fn put_many(
     socket: BorrowedFd<'_>,
     to: &SocketAddr,
@@ -244,8 +246,9 @@ fn put_many(
     header.msg_iovlen = 1;
     header.msg_control = (&raw mut control).cast();
     header.msg_controllen = size_of::<SegmentControl>();
-    // SAFETY: address, piece, its bytes and the control message live in this function or its arguments, are as long as the header
-    // says, and are only read. The system call itself: before the C library's function the C face puts one of its own.
+    // SAFETY: address, piece, its bytes and the control message live in this function or its arguments, have
+    // the lengths that the header gives, and are only read. The system call itself is used because the C face
+    // intercepts the C library's function.
     let sent = unsafe {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         libc::syscall(libc::SYS_sendmsg, socket.as_raw_fd(), &raw const header, flags)
@@ -283,7 +286,7 @@ mod tests {
         for datagram in [[1; 30], [2; 30]] {
             outbox.add(sender.as_fd(), NodeId(0), &datagram).unwrap();
         }
-        // As a system without room leaves it.
+        // The state that a system without room leaves.
         outbox.stalled = true;
         outbox.behind = Some((NodeId(0), vec![3; 2000]));
         outbox.add(sender.as_fd(), NodeId(0), b"lost").unwrap();

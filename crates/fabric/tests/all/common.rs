@@ -1,4 +1,4 @@
-//! The files of jobs over shared memory, as the launcher makes them.
+//! Makes the files of jobs over shared memory as the launcher does.
 
 use std::os::fd::OwnedFd;
 
@@ -6,7 +6,7 @@ use hiroba_fabric::ShmFiles;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// The files of a job of `nodes` nodes.
+/// Makes the files of a job of `nodes` nodes.
 pub fn shm_files(nodes: u16) -> ShmFiles {
     let memory = |name: &str| {
         let file = |_| memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
@@ -16,7 +16,7 @@ pub fn shm_files(nodes: u16) -> ShmFiles {
     ShmFiles { frames: memory("frames"), boards: memory("board"), doorbells: (0..nodes).map(bell).collect() }
 }
 
-/// The same files once more, as another node inherits them.
+/// Duplicates the files, as another node inherits them.
 pub fn inherit(files: &ShmFiles) -> ShmFiles {
     let copies = |files: &[OwnedFd]| files.iter().map(|file| file.try_clone().unwrap()).collect();
     ShmFiles {

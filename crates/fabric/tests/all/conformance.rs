@@ -1,4 +1,4 @@
-//! What every fabric must do, run over each implementation. A new fabric adds one `conformance!` line.
+//! The requirements on every fabric, run over each implementation. A new fabric adds one `conformance!` line.
 
 use std::cell::RefCell;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -18,7 +18,7 @@ fn job_key() -> JobKey {
     JobKey::new(&[42; 32])
 }
 
-/// A test that has not ended by then hangs.
+/// A test that takes longer hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
 
 type Group = Vec<Box<dyn Fabric>>;
@@ -50,7 +50,7 @@ fn udp_with_faults(nodes: u16) -> Group {
     udp_group(nodes, Some(InjectedFaults { loss: 0.1, reorder: 0.1, duplicate: 0.1, seed: 42 }))
 }
 
-/// Connected, so that nothing is left to do.
+/// Makes connected fabrics, with no work left.
 fn tcp(nodes: u16) -> Group {
     let listeners: Vec<_> = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let addresses: Vec<_> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
@@ -76,7 +76,7 @@ fn shm(nodes: u16) -> Group {
     (0..nodes).map(fabric).collect()
 }
 
-/// A message that tells who sent it, which it is, and whether it is whole.
+/// Makes a message that shows its sender and number and whether it is complete.
 fn message(from: NodeId, number: u32, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     let stamp = [u64::from(from.0), u64::from(number)];
@@ -91,14 +91,14 @@ fn length_of(number: u32) -> usize {
     [16, 64, 4096, 100, 1400, 5000, 40_000][number as usize % 7]
 }
 
-/// Runs `body` for each node in a thread of its own, then polls on until all have drained.
+/// Runs `body` for each node in a thread of its own, then polls until all have drained.
 fn on_each_node(group: &Group, body: impl Fn(&dyn Fabric) + Sync) {
     let drained = AtomicUsize::new(0);
     thread::scope(|scope| {
         for fabric in group {
             let (body, drained) = (&body, &drained);
             scope.spawn(move || {
-                // A panic must not leave the others waiting for ever.
+                // A panic must not leave the others waiting forever.
                 let counted = CountOnDrop(drained);
                 body(&**fabric);
                 assert!(fabric.drain(HANGS_AFTER), "node {} could not drain", fabric.local());
@@ -134,7 +134,7 @@ fn receive(fabric: &dyn Fabric, count: usize, mut deliver: impl FnMut(NodeId, &[
     }
 }
 
-/// Receives messages numbered from 0 of each peer, and checks order, contents and number.
+/// Receives messages of each peer, numbered from 0, and checks order, contents and number.
 fn receive_numbered(fabric: &dyn Fabric, each: u32, peers: usize, length: fn(u32) -> usize) {
     let mut next = vec![0; usize::from(fabric.nodes())];
     receive(fabric, each as usize * peers, |from, bytes| {
@@ -205,8 +205,8 @@ fn content_is_copied_before_send_returns(make: fn(u16) -> Group) {
     });
 }
 
-/// Hurried and unhurried posts, and messages sent at once among them, arrive in their order; those that wait
-/// for a push leave with it.
+/// Hurried and unhurried posts, and messages sent at once among them, arrive in order. Those that wait for a
+/// push leave with it.
 fn posts_keep_their_order(make: fn(u16) -> Group) {
     const EACH: u32 = 700;
     on_each_node(&make(3), |fabric| {
@@ -224,7 +224,7 @@ fn posts_keep_their_order(make: fn(u16) -> Group) {
                     }
                     _ => fabric.post(peer, Unsent::new(&parts)),
                 };
-                // A later push, or a later message, takes along what waits.
+                // A later push, or a later message, also sends what waits.
                 if waits && number % 3 == 2 {
                     fabric.push(peer);
                 }
@@ -273,7 +273,7 @@ fn a_peer_that_does_not_poll_for_a_second(make: fn(u16) -> Group) {
             for number in 0..EACH {
                 fabric.send(NodeId(1), &[&message(NodeId(0), number, length_of(number))]);
             }
-            assert!(!fabric.drain(Duration::from_millis(100)), "nobody can have acknowledged");
+            assert!(!fabric.drain(Duration::from_millis(100)), "no peer can have acknowledged");
         } else {
             thread::sleep(Duration::from_secs(1));
             receive_numbered(fabric, EACH, 1, length_of);
@@ -348,7 +348,8 @@ fn wake_ends_a_blocked_poll(make: fn(u16) -> Group) {
             thread::yield_now();
         }
     });
-    // Without anyone waiting, it is kept for the next poll; with a count, for whoever has not seen it.
+    // Without a waiting thread, the wake is kept for the next poll; with a count, for a thread that has not
+    // seen it.
     let seen = fabric.wakes();
     fabric.wake();
     fabric.poll(None, &mut |_, _| {}).unwrap();

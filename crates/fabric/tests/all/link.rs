@@ -1,4 +1,4 @@
-//! The reliable link over the simulated network: properties for all seeds, and exact counts.
+//! Tests the reliable link over the simulated network: properties for all seeds, and exact counts.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -95,7 +95,7 @@ proptest! {
         prop_assert_eq!(links.statistics().datagrams_rejected, 1);
     }
 
-    /// A well-formed header with any fields, and any frames after it.
+    /// A well-formed header with arbitrary fields, followed by arbitrary frames.
     #[test]
     fn no_fields_make_the_link_panic(
         fields in prop::collection::vec(any::<(bool, bool, u64, u64, u64)>(), 1..20),
@@ -125,7 +125,7 @@ proptest! {
         }
     }
 
-    /// Bits flipped in real traffic: what is not rejected may forge messages, but nothing breaks.
+    /// Flips bits in real traffic: what is not rejected may forge messages, but nothing breaks.
     #[test]
     fn mutated_traffic_does_not_panic(seed: u64) {
         let mut rng = seeded(seed);
@@ -202,7 +202,7 @@ fn small_messages_behind_a_full_window_share_datagrams() {
         }
     }
     assert_eq!(transmitted, 64, "the window, each of one message");
-    // 64 bytes framed, 21 a datagram of 1,400.
+    // 64 bytes framed, 21 of them in a datagram of 1,400.
     assert_eq!(links.queue_sizes().datagrams_kept, 64 + (10_000usize - 64).div_ceil(21));
     assert_eq!(links.backlog_bytes(OTHER), 640_000);
 }
@@ -253,7 +253,7 @@ fn silence_is_counted_for_who_owes_an_acknowledgement() {
     let mut links = LinkSet::new(ONE, 3, LinkConfig::default());
     let mut other = LinkSet::new(OTHER, 3, LinkConfig::default());
     let mut datagram = Vec::new();
-    // As a node does that is never stopped: every timer on time.
+    // As a node that is never stopped does: every timer is on time.
     fn run(links: &mut LinkSet, until: Instant, datagram: &mut Vec<u8>) {
         while let Some(due) = links.poll_timeout().filter(|due| *due <= until) {
             links.handle_timeout(due);
@@ -273,7 +273,7 @@ fn silence_is_counted_for_who_owes_an_acknowledgement() {
     links.handle_datagram(OTHER, &datagram, at(300)).unwrap();
     run(&mut links, at(4000), &mut datagram);
     assert_eq!(links.longest_silence(at(4000)), Some((NodeId(2), Duration::from_millis(3900))));
-    // Stopped for a minute: the timers come late, and nobody is to blame for that.
+    // Stopped for a minute: the timers are late, and no peer is to blame for that.
     assert_eq!(links.longest_silence(at(64_000)), None);
     links.handle_timeout(at(64_000));
     while links.poll_transmit(at(64_000), &mut datagram).is_some() {}

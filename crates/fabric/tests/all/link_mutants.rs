@@ -1,5 +1,5 @@
-//! Planted bugs of the link: each breaks one of its duties between link and network, and the property that every message comes exactly once and
-//! in order must notice within a few seeds.
+//! Planted bugs of the link. Each breaks one of its duties, and the property that every message arrives
+//! exactly once and in order must detect it within a few seeds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,26 +8,26 @@ use hiroba_fabric::link::HEADER_BYTES;
 use hiroba_fabric::link::header::{Frames, Header};
 use hiroba_fabric::{LinkConfig, LinkSet, SimConditions, SimNetwork};
 
-/// Within so many seeds each bug must show.
+/// Number of seeds within which each bug must be detected.
 const SEEDS: u64 = 40;
-/// Messages that each node sends.
+/// Number of messages that each node sends.
 const MESSAGES: u32 = 120;
-/// Datagrams and timers that a run may take; only one that never ends takes more.
+/// Maximum number of datagrams and timers in a run; only an endless run exceeds it.
 const STEPS_MAX: u32 = 200_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mutant {
-    /// Acknowledges one datagram more than has come in order.
+    /// Acknowledges one datagram more than has arrived in order.
     AcknowledgeUnreceived,
-    /// Acknowledges a datagram that is missing among those that came ahead of it.
+    /// Acknowledges a missing datagram among those that arrived ahead of it.
     AcknowledgeGap,
     /// Transmits nothing a second time.
     ForgetRetransmission,
-    /// Takes a datagram that comes twice for a new one.
+    /// Takes a datagram that arrives twice for a new one.
     AcceptDuplicate,
-    /// Hands messages out as they come.
+    /// Delivers messages in the order of arrival.
     DeliverAsItComes,
-    /// Numbers what it transmits again anew.
+    /// Gives retransmissions new numbers.
     RenumberRetransmission,
 }
 
@@ -40,12 +40,12 @@ const ALL: [Mutant; 6] = [
     Mutant::RenumberRetransmission,
 ];
 
-/// One end of the link, and the bug between it and the network.
+/// One end of the link, with the bug between it and the network.
 struct End {
     links: LinkSet,
     peer: NodeId,
     mutant: Option<Mutant>,
-    /// Sequence numbers that have been transmitted, and that have come.
+    /// Sequence numbers that were transmitted, and that have arrived.
     transmitted: BTreeSet<u64>,
     come: BTreeSet<u64>,
     received: Vec<Vec<u8>>,
@@ -57,7 +57,7 @@ impl End {
         End { links, peer, mutant, transmitted: BTreeSet::new(), come: BTreeSet::new(), received: Vec::new() }
     }
 
-    /// What really goes out.
+    /// Returns the datagram that is really sent.
     fn on_transmit(&mut self, datagram: &[u8]) -> Option<Vec<u8>> {
         let (mut header, payload) = Header::parse(datagram).expect("the link's own datagram");
         let again = header.data && !self.transmitted.insert(header.sequence);
@@ -75,7 +75,7 @@ impl End {
         Some([&bytes[..], payload].concat())
     }
 
-    /// A datagram came.
+    /// Handles a datagram.
     fn take(&mut self, datagram: &[u8], now: Instant) {
         let handled = self.links.handle_datagram(self.peer, datagram, now);
         if let (Ok(()), Ok((header, payload))) = (handled, Header::parse(datagram))
@@ -98,7 +98,7 @@ impl End {
     }
 }
 
-/// Sends messages both ways over a bad network; what is wrong with what came.
+/// Sends messages both ways over a bad network. Returns what is wrong with the received ones.
 fn run(mutant: Option<Mutant>, seed: u64) -> Result<(), String> {
     let mut random = seeded(seed);
     let conditions = SimConditions { loss: 0.2, duplicate: 0.2, reorder: 0.3, ..SimConditions::default() };

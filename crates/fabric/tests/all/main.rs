@@ -1,4 +1,5 @@
-//! Every fabric from outside. All in one program, which is linked once; `cargo test -p hiroba-fabric --test all shm::` runs one file of it.
+//! Tests every fabric from outside. All tests are in one program, which is linked once; `cargo test -p
+//! hiroba-fabric --test all shm::` runs one file of it.
 
 mod common;
 mod conformance;

@@ -1,5 +1,5 @@
-//! What the fabric over shared memory must withstand: full and wrapping rings, peers that die or scribble, many nodes; and the
-//! order that one-sided reads rely on.
+//! Tests what the fabric over shared memory must withstand: full and wrapping rings, peers that die or write
+//! garbage, many nodes. Also tests the order on which one-sided reads rely.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::common;
 
-/// A test that has not ended by then hangs.
+/// A test that takes longer hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
 
 const PAGE_BYTES: usize = 4096;
@@ -32,7 +32,7 @@ fn open(local: u16, nodes: u16, files: ShmFiles) -> ShmFabric {
     ShmFabric::open(files, &config(local, nodes)).unwrap()
 }
 
-/// Fabrics of one job, and its files once more, for what a fabric would not do.
+/// Makes the fabrics of one job, and its files once more, to do what a fabric would not.
 fn group(nodes: u16) -> (Vec<ShmFabric>, ShmFiles) {
     let files = common::shm_files(nodes);
     let fabrics = (0..nodes).map(|node| open(node, nodes, common::inherit(&files))).collect();
@@ -52,7 +52,7 @@ fn one_sided(fabric: &ShmFabric) -> &dyn OneSided {
     fabric.one_sided().expect("its capabilities say so")
 }
 
-/// Bytes that tell their number and length.
+/// Makes bytes that depend on their number and length.
 fn message(number: u64, length: usize) -> Vec<u8> {
     let mut rng = seeded(number);
     (0..length).map(|_| rng.random()).collect()
@@ -76,9 +76,9 @@ fn messages_of_all_sizes_go_round_the_ring_in_order() {
                 let (head, tail) = message.split_at(size / 3);
                 group[0].send(NodeId(1), &[head, &[], tail]);
                 while group[0].backlog_bytes(NodeId(1)) > 2 << 20 {
-                    // Until room is told of: one that was not would hang here.
+                    // Wait until room is reported: without the report this would hang.
                     group[0].poll(Some(HANGS_AFTER), &mut |_, _| {}).unwrap();
-                    assert!(start.elapsed() < HANGS_AFTER, "nobody told of room");
+                    assert!(start.elapsed() < HANGS_AFTER, "no room was reported");
                 }
             }
             assert!(group[0].drain(HANGS_AFTER));
@@ -106,11 +106,11 @@ fn a_node_that_spins_costs_its_peers_no_system_call_and_one_that_sleeps_is_woken
     let (one, other) = (&group[0], &group[1]);
     assert!(one.begin_spinning());
     other.send(NodeId(0), &[b"first"]);
-    assert!(!is_readable(one), "it spins: nobody need ring");
+    assert!(!is_readable(one), "it spins: peers need not ring");
     let mut received = 0;
     one.poll_now(&mut |_, _| received += 1).unwrap();
     assert_eq!(received, 1);
-    // What it has not taken when it stops is not forgotten.
+    // Messages that it has not received when it stops are not lost.
     other.send(NodeId(0), &[b"second"]);
     one.end_spinning();
     assert!(is_readable(one));
@@ -119,7 +119,7 @@ fn a_node_that_spins_costs_its_peers_no_system_call_and_one_that_sleeps_is_woken
     assert!(!is_readable(one));
     other.send(NodeId(0), &[b"third"]);
     assert!(is_readable(one), "it may sleep: it must be woken");
-    // A ring from before does not wake others while a thread spins.
+    // An earlier ring does not wake others while a thread spins.
     one.begin_spinning();
     one.poll_now(&mut |_, _| received += 1).unwrap();
     assert!(!is_readable(one));
@@ -132,7 +132,7 @@ fn a_node_that_spins_costs_its_peers_no_system_call_and_one_that_sleeps_is_woken
 fn threads_that_spin_and_sleep_by_turns_miss_nothing() {
     const ROUNDS: u32 = 5_000;
     let (group, _files) = group(2);
-    // Each waits for the other's number, now and then asleep without end: a lost wake would hang here.
+    // Each waits for the other's number, sometimes asleep without a timeout: a lost wake would hang here.
     let play = |me: usize| {
         let (fabric, peer) = (&group[me], NodeId(1 - me as u16));
         let mut rng = seeded(me as u64);
@@ -172,11 +172,11 @@ fn threads_that_spin_and_sleep_by_turns_miss_nothing() {
 #[test]
 fn either_the_home_takes_an_announcement_or_the_reader_sees_what_was_written() {
     const ROUNDS: u64 = 200_000;
-    /// A crowded machine gets through fewer.
+    /// A crowded machine does fewer rounds.
     const ENOUGH: Duration = Duration::from_secs(3);
     let (group, _files) = group(2);
-    // Two sides that meet in each round, from as near together as threads get: the home writes the round's number and looks for
-    // announcements, the reader announces and reads. Neither may miss the other.
+    // Two threads meet in each round, as close together as threads get. The home writes the round's number
+    // and looks for announcements; the reader announces and reads. Neither may miss the other.
     let written = AtomicU64::new(0);
     let (home_ready, reader_ready) = (AtomicU64::new(0), AtomicU64::new(0));
     let (seen, taken) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -286,13 +286,13 @@ fn frames_are_read_whole_wherever_they_lie_and_holes_stay_holes() {
     let error = reader.read(NodeId(0), 0, &mut into).unwrap_err();
     assert!(error.to_string().contains("the end of a node's memory"), "{error}");
     frames.set_len(2 * WINDOW_BYTES).unwrap();
-    // Data, a hole, data up to the border between two windows, and data behind it.
+    // Data, a hole, data up to the border between two windows, and data after it.
     let first = message(1, 40 * PAGE_BYTES);
     let second = message(2, 5 * PAGE_BYTES);
     frames.write_all_at(&first, 0).unwrap();
     frames.write_all_at(&second, WINDOW_BYTES - 2 * PAGE_BYTES as u64).unwrap();
     let blocks = frames.metadata().unwrap().blocks();
-    // Often enough for both ways of reading, and odd lengths and offsets.
+    // Often enough for both ways of reading, with odd lengths and offsets.
     for round in 0..10 {
         let mut into = vec![7; 64 * PAGE_BYTES];
         reader.read(NodeId(0), 0, &mut into).unwrap();
@@ -310,7 +310,7 @@ fn frames_are_read_whole_wherever_they_lie_and_holes_stay_holes() {
         assert_eq!(hole, [0; PAGE_BYTES]);
     }
     assert_eq!(frames.metadata().unwrap().blocks(), blocks, "reading makes no frames");
-    // What is written later is seen by both ways.
+    // Later writes are seen by both ways of reading.
     frames.write_all_at(b"new", 0).unwrap();
     frames.write_all_at(b"new", 1 << 30).unwrap();
     for offset in [0, 1 << 30] {
@@ -337,7 +337,7 @@ fn a_peer_that_is_gone_is_no_error() {
     }
     assert!(!fabric.drain(Duration::from_millis(10)));
     assert!(fabric.backlog_bytes(NodeId(1)) >= 20 << 20);
-    // The first look meets it, the second finds it as it was.
+    // The first look finds the silence, the second finds it unchanged.
     assert_eq!(fabric.longest_silence(), None);
     assert!(fabric.longest_silence().is_some_and(|(node, _)| node == NodeId(1)));
     let one_sided = one_sided(fabric);
@@ -345,7 +345,7 @@ fn a_peer_that_is_gone_is_no_error() {
     assert_eq!(one_sided.published(NodeId(1), NodeId(0)), 0);
 }
 
-/// Polls until it fails; whatever is delivered meanwhile is of no interest.
+/// Polls until it fails, and ignores deliveries.
 fn first_error(fabric: &ShmFabric, polls: u32) -> Option<std::io::Error> {
     (0..polls).find_map(|_| fabric.poll(Some(Duration::ZERO), &mut |_, _| {}).err())
 }
@@ -358,7 +358,7 @@ fn garbage_on_a_board_is_an_error_and_no_more() {
         group[1].send(NodeId(0), &[&message(seed, 3000)]);
         group[0].send(NodeId(1), &[b"to be scribbled over, too"]);
         let mut rng = seeded(seed);
-        // Node 1 scribbles over both boards: words, and where the rings' frames stand.
+        // Node 1 overwrites both boards: words, and the places of the rings' frames.
         for board in &files.boards {
             let board = file(board);
             let length = board.metadata().unwrap().len();
@@ -380,7 +380,7 @@ fn garbage_on_a_board_is_an_error_and_no_more() {
             fabric.drain(Duration::from_millis(1));
             if let Some(error) = first_error(fabric, 50) {
                 let sentence = error.to_string();
-                assert!(sentence.contains(&format!("node {peer} has left nonsense")), "{sentence}");
+                assert!(sentence.contains(&format!("node {peer} has left an invalid value")), "{sentence}");
                 errors += 1;
             }
         }
@@ -390,7 +390,8 @@ fn garbage_on_a_board_is_an_error_and_no_more() {
 
 #[test]
 fn forged_frames_are_refused() {
-    // Where the ring of node 1 at node 0 lies is found by a message: its header says its length, and that nothing follows.
+    // A message locates the ring of node 1 at node 0: its header contains its length, and that nothing
+    // follows.
     let length = 3000u32;
     let header = u64::from(length).to_ne_bytes();
     let forge = |forged: u64| {
@@ -412,14 +413,14 @@ fn forged_frames_are_refused() {
     let wrong = [3072, u64::from(u32::MAX), u64::from(u32::MAX - 7), 1 << 32, 3000 | long_rest, 1 << 31];
     for forged in wrong {
         let sentence = forge(forged).unwrap_or_else(|| panic!("{forged:#x} was believed"));
-        assert!(sentence.contains("node 1 has left nonsense"), "{sentence}");
+        assert!(sentence.contains("node 1 has left an invalid value"), "{sentence}");
     }
 }
 
 #[test]
 fn many_nodes_take_little_memory() {
     const NODES: u16 = 128;
-    /// Nodes of the job that are there; each takes as many descriptors as in a process of its own.
+    /// The nodes of the job that exist here. Each takes as many descriptors as in a process of its own.
     const PRESENT: [u16; 3] = [0, 1, 127];
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -429,7 +430,7 @@ fn many_nodes_take_little_memory() {
         || -> u64 { files.boards.iter().map(|board| file(board).metadata().unwrap().blocks() * 512).sum() };
     let group: Vec<_> = PRESENT.iter().map(|node| open(*node, NODES, common::inherit(&files))).collect();
     assert!(taken() <= PRESENT.len() as u64 * 4 * PAGE_BYTES as u64, "{} bytes for nothing", taken());
-    // They say a little to everybody, many times; each other's words they take.
+    // They send a little to every node, many times, and receive each other's messages.
     for round in 0..20u64 {
         for fabric in &group {
             for peer in NodeId::all(NODES).filter(|peer| *peer != fabric.local()) {
@@ -481,7 +482,7 @@ fn impossible_jobs_are_refused() {
     assert!(matches!(refused(2, 2, two()), FabricError::NotANode { .. }));
     let sentence = refused(0, 3, two()).to_string();
     assert!(sentence.contains("for each of 3 nodes, got 2"), "{sentence}");
-    // A file whose length others could change would be a trap.
+    // A file whose length others could change is refused.
     let unsealed = || rustix::fs::memfd_create("unsealed", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     let mut files = two();
     files.boards[1] = unsealed();

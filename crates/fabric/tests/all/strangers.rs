@@ -1,4 +1,4 @@
-//! What strangers may do to a node's socket, and what comes of it: everything is counted, nothing is believed, nothing grows.
+//! Tests what strangers can do to a node's socket: everything is counted, nothing is believed, nothing grows.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -15,7 +15,7 @@ use hiroba_fabric::hooks::{Incoming, Outgoing, of_job};
 use hiroba_fabric::{Fabric, FabricConfig, Hook, UdpFabric};
 use hiroba_wire::control::{InjectedFaults, JobKey};
 
-/// A test that has not ended by then hangs.
+/// A test that takes longer hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
 
 /// Counts the allocations of each thread.
@@ -23,16 +23,16 @@ struct Counting;
 
 thread_local!(static ALLOCATIONS: Cell<u64> = const { Cell::new(0) });
 
-// SAFETY: every call is passed on to the system's allocator as it is.
+// SAFETY: every call is passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps what the system's allocator asks for.
+        // SAFETY: the caller keeps the contract of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps what the system's allocator asks for, which gave `pointer`.
+        // SAFETY: the caller keeps the contract of the system's allocator, which returned `pointer`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -55,7 +55,7 @@ fn noise(rng: &mut Prng, length: usize) -> Vec<u8> {
     (0..length).map(|_| rng.random()).collect()
 }
 
-/// Polls until `rejected` datagrams have been, and asserts that nothing is delivered meanwhile.
+/// Polls until `rejected` datagrams were rejected, and asserts that nothing is delivered meanwhile.
 fn poll_until_rejected(fabric: &UdpFabric, rejected: u64) {
     let start = Instant::now();
     while fabric.statistics().datagrams_rejected < rejected {
@@ -94,7 +94,7 @@ fn a_peer_with_another_key_is_a_stranger() {
     assert_eq!(fabric.statistics().messages_received, 0);
 }
 
-/// A datagram that node 1 would send to node 0 first.
+/// Makes a datagram that node 1 would send to node 0 first.
 fn genuine(addresses: &[SocketAddr], key: u8, content: &[u8]) -> Vec<u8> {
     let mut links = hiroba_fabric::LinkSet::new(NodeId(1), 2, hiroba_fabric::LinkConfig::default());
     links.send(NodeId(0), &[content]);
@@ -139,7 +139,7 @@ fn a_flood_allocates_nothing() {
     let hostile = [noise(&mut rng, 300), replayed.clone(), forged, replayed[..40].to_vec(), Vec::new()];
     real.send_to(&replayed, to).unwrap();
     let start = Instant::now();
-    // Until the acknowledgement, which waits for a while, has left: the link allocates for what is genuine.
+    // Wait until the delayed acknowledgement has left: the link allocates for genuine datagrams.
     while fabric.statistics().acknowledgements_sent == 0 {
         assert!(start.elapsed() < HANGS_AFTER);
         fabric.poll(Some(Duration::from_millis(5)), &mut |_, _| {}).unwrap();
@@ -197,12 +197,12 @@ struct Middle {
     rng: Prng,
     /// Earlier datagrams to each node.
     captured: [Vec<Vec<u8>>; 2],
-    /// Hostile datagrams sent to each node.
+    /// Number of hostile datagrams sent to each node.
     hostile: [u64; 2],
 }
 
 impl Middle {
-    /// Passes on one datagram to `node`, if one waits, and something hostile beside it.
+    /// Passes one datagram on to `node`, if one waits, and a hostile datagram with it.
     fn pass(&mut self, node: usize) -> bool {
         let mut room = vec![0; 65_535];
         let Ok((length, _)) = self.sockets[1 - node].recv_from(&mut room) else { return false };
@@ -236,8 +236,9 @@ impl Middle {
             2 => bytes.truncate(self.rng.random_range(0..datagram.len())),
             3 => bytes.extend(noise(&mut self.rng, 4)),
             4 => bytes = noise(&mut self.rng, datagram.len()),
-            // Of an earlier count, or this datagram's: then it must have come, or the copy would be as good.
             5 => bytes[..8].copy_from_slice(&self.rng.random::<u64>().to_le_bytes()),
+            // Replays an earlier datagram. The first one has none before it, and a copy that overtook it
+            // would be genuine, so that copy is truncated.
             _ => {
                 let captured = &self.captured[node];
                 let earlier = self.rng.random_range(0..captured.len().max(2) - 1);
@@ -273,7 +274,7 @@ fn one_in_the_middle_who_does_everything_but_lose_changes_nothing() {
     let mut next = [0u32; 2];
     let mut sent = 0;
     let start = Instant::now();
-    // In one thread, so that nobody is flooded: all that is sent is passed on and read.
+    // In one thread, so that no node is flooded: all that is sent is passed on and read.
     while next != [EACH; 2] || fabrics.iter().any(|fabric| fabric.backlog_bytes_all() > 0) {
         assert!(start.elapsed() < HANGS_AFTER, "{next:?}");
         if sent < EACH {
@@ -305,7 +306,7 @@ fn one_in_the_middle_who_does_everything_but_lose_changes_nothing() {
     }
 }
 
-/// Counts datagrams and their bytes on both ways.
+/// Counts datagrams and their bytes in both directions.
 #[derive(Clone, Default)]
 struct Trace {
     out: Arc<[AtomicU64; 2]>,

@@ -1,4 +1,5 @@
-//! What the fabric over TCP must withstand: strangers at the port, somebody on the way, peers that come late, stop or die.
+//! Tests what the fabric over TCP must withstand: strangers at the port, an attacker on the path, peers that
+//! come late, stop or die.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,7 +14,7 @@ fn job_key() -> JobKey {
     JobKey::new(&[42; 32])
 }
 
-/// A test that has not ended by then hangs.
+/// A test that takes longer hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
 
 fn listeners(nodes: usize) -> (Vec<TcpListener>, Vec<SocketAddr>) {
@@ -42,7 +43,7 @@ fn pair() -> [TcpFabric; 2] {
     [fabrics.next().unwrap(), fabrics.next().unwrap()]
 }
 
-/// Polls all of `fabrics` in turn until `done`; what comes must be one of `expected`.
+/// Polls all of `fabrics` in turn until `done`. `deliver` checks the messages.
 fn poll_until(
     what: &str,
     fabrics: &[&TcpFabric],
@@ -62,7 +63,7 @@ fn nothing(_: NodeId, bytes: &[u8]) {
     panic!("{} bytes delivered", bytes.len());
 }
 
-/// A message to and fro shows that two nodes reach each other.
+/// Exchanges messages to show that two nodes reach each other.
 fn exchange(one: &TcpFabric, other: &TcpFabric) {
     one.send(other.local(), &[b"there"]);
     other.send(one.local(), &[b"here"]);
@@ -74,7 +75,7 @@ fn exchange(one: &TcpFabric, other: &TcpFabric) {
     poll_until("both messages arrive", &[one, other], deliver, || count.get() == 2);
 }
 
-/// Whether the other side has ended the connection.
+/// Returns true if the other side has ended the connection.
 fn is_refused(mut stranger: &TcpStream) -> bool {
     stranger.set_nonblocking(true).unwrap();
     let mut room = [0; 256];
@@ -99,12 +100,12 @@ fn noise_is_refused_counted_and_harmless() {
             let mut stranger = TcpStream::connect(addresses[0]).unwrap();
             stranger.set_nonblocking(true).unwrap();
             let noise: Vec<u8> = (0..length).map(|_| rng.random()).collect();
-            // It is no matter how much of it the other side takes.
+            // It does not matter how much of it the other side reads.
             let _ = stranger.write(&noise);
             stranger
         })
         .collect();
-    // One that leaves in the midst of its greeting.
+    // A stranger that leaves during its hello.
     TcpStream::connect(addresses[0]).unwrap().write_all(b"hiroba").unwrap();
     let refused = || fabric.statistics().datagrams_rejected == 5;
     poll_until("all are refused", &[&fabric], nothing, refused);
@@ -115,7 +116,7 @@ fn noise_is_refused_counted_and_harmless() {
 
 #[test]
 fn strangers_who_say_nothing_take_nobodys_place() {
-    // No other test uses this address, so none can get the port when it is given back.
+    // No other test uses this address, so none can get the port when it is released.
     let (mut listeners, addresses) = listeners_at([127, 0, 0, 9], 3);
     let absent = listeners.pop().unwrap();
     let late = listeners.pop().unwrap();
@@ -129,11 +130,12 @@ fn strangers_who_say_nothing_take_nobodys_place() {
         .collect();
     let other = open(1, late, &addresses);
     exchange(&fabric, &other);
-    // A node of the job that is still awaited keeps the door open; those who wait there are few, and only for a while.
+    // As long as a node of the job is awaited, the node listens. Few strangers can wait there, and only for a
+    // while.
     poll_until("the crowd goes", &[&fabric, &other], nothing, || crowd.iter().all(is_refused));
     assert!(fabric.statistics().datagrams_rejected >= 200);
     exchange(&fabric, &open(2, absent, &addresses));
-    // Now that all have come nobody can so much as connect.
+    // Now that all have connected, no process can connect any more.
     assert!(TcpStream::connect(addresses[0]).is_err());
     exchange(&fabric, &other);
 }
@@ -248,10 +250,10 @@ fn a_bit_that_was_changed_on_the_way_is_told_at_once_as_what_it_is() {
     for error in [error, fabric.poll_now(&mut nothing).unwrap_err()] {
         assert_eq!(error.kind(), ErrorKind::InvalidData);
         let sentence = error.to_string();
-        assert!(sentence.starts_with("node 1 sent what is no message over tcp: expected "), "{sentence}");
+        assert!(sentence.starts_with("node 1 sent an invalid message over tcp: expected "), "{sentence}");
     }
     assert_eq!(fabric.statistics().datagrams_rejected, 1);
-    // The other side has lost its connection, which is no error there: it cannot know why.
+    // The other side has lost its connection, which is not an error there: it cannot know the cause.
     let missed = || other.longest_silence().is_some();
     poll_until("the connection has ended", &[&other], nothing, missed);
     drop(other);
@@ -264,7 +266,7 @@ fn messages_wait_for_a_peer_that_comes_late() {
     let third = listeners.pop().unwrap();
     let second = listeners.pop().unwrap();
     let first = listeners.pop().unwrap();
-    // The one to whom all connect is the last to open.
+    // The node to which all others connect opens last.
     let third = open(2, third, &addresses);
     third.send(NodeId(0), &[&[3; 100_000]]);
     third.send(NodeId(1), &[b"early"]);
@@ -311,7 +313,7 @@ fn a_peer_that_has_died_is_silent_and_no_error() {
         one.send(NodeId(1), &[b"anyone?"]);
     }
     assert!(!one.drain(Duration::from_millis(10)));
-    assert_eq!(one.backlog_bytes_all(), 0, "what nobody will take is not kept");
+    assert_eq!(one.backlog_bytes_all(), 0, "data without a receiver are not kept");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Faults as messages on a userfaultfd, served by another thread than the one that faulted.
+//! Faults as messages on a userfaultfd, served by another thread than the faulting one.
 //!
 //! Transparent to system calls: the kernel itself waits for pages that it copies from or to.
 
@@ -17,13 +17,13 @@ use super::{
 };
 use crate::{MemoryError, SharedMemory};
 
-// `struct uffd_msg` of userfaultfd(2), of which only page faults are asked for.
+// `struct uffd_msg` of userfaultfd(2); only page faults are requested.
 const MESSAGE_BYTES: usize = 32;
 const UFFD_EVENT_PAGEFAULT: u8 = 0x12;
 const UFFD_PAGEFAULT_FLAG_WRITE: u64 = 1 << 0;
 const UFFD_PAGEFAULT_FLAG_WP: u64 = 1 << 1;
 
-/// See the module.
+/// The event source; see the module.
 pub(super) struct EventSource {
     supervised: Supervised,
 }

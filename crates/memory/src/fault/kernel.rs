@@ -1,4 +1,4 @@
-//! What calls of the kernel about mapped pages have in common.
+//! Common parts of system calls on mapped pages.
 
 use rustix::io::Errno;
 
@@ -9,7 +9,7 @@ pub(super) struct Addresses {
     pub(super) bytes: usize,
 }
 
-/// Why the thread's latest system call failed.
+/// Returns why the thread's last system call failed.
 pub(super) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -1,16 +1,19 @@
-//! Fault sources: how the kernel tells us that the program touched a page it may not, and how access changes.
+//! Fault sources: how the kernel reports that the program accessed a page without permission, and how access
+//! changes.
 //!
-//! | kind | the fault comes as | served by | system calls on absent pages | needs |
+//! | kind | the fault arrives as | served by | system calls on absent pages | needs |
 //! |---|---|---|---|---|
-//! | event | a message on a descriptor | another thread | wait and succeed | `/dev/userfaultfd`, or leave for userfaultfd(2) |
+//! | event | a message on a descriptor | another thread | wait and succeed | `/dev/userfaultfd`, or permission for userfaultfd(2) |
 //! | sigbus | SIGBUS | the faulting thread | fail with `EFAULT` | userfaultfd in user mode, Linux 6.4 |
 //! | sigsegv | SIGSEGV | the faulting thread | fail with `EFAULT` | nothing |
 //!
-//! Writes are found in one of two ways ([`WriteTracking`]): the first store to a page with access `Read` faults, or, with the
-//! two sources over userfaultfd on Linux 6.7, stores run free and the kernel notes them ([`FaultSource::watch`]).
+//! Writes are detected in one of two ways ([`WriteTracking`]). Either the first store to a page with access
+//! `Read` faults. Or, with the two userfaultfd sources on Linux 6.7, stores do not fault and the kernel
+//! records them ([`FaultSource::watch`]).
 //!
-//! All three keep the same contract ([`FaultSource`]), and one suite (`tests/all/conformance.rs`) holds them to it. To add
-//! one, implement the trait, name it in [`FaultSourceKind`], give [`open`] an arm and the suite a line.
+//! All three sources keep the same contract ([`FaultSource`]), which one suite (`tests/all/conformance.rs`)
+//! checks. To add one, implement the trait, name it in [`FaultSourceKind`], and add an arm to [`open`] and a
+//! line to the suite.
 
 mod event;
 mod kernel;
@@ -34,11 +37,11 @@ pub use stack::{ALTERNATE_STACK_BYTES, exchange_program_stack, install_alternate
 pub use crate::fault_source_kind::FaultSourceKind;
 use crate::{MemoryError, SharedMemory};
 
-/// How writes of the program are found.
+/// How the program's writes are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WriteTracking {
-    /// The kernel notes which watched granules are written ([`FaultSource::watch`]), and no store faults on them. There is no
-    /// access `Read` then.
+    /// The kernel records which watched granules are written ([`FaultSource::watch`]), and no store to them
+    /// faults. There is no access `Read` then.
     Async,
     /// Stores to pages with access `Read` fault.
     Fault,
@@ -58,30 +61,31 @@ impl fmt::Display for WriteTracking {
     }
 }
 
-/// What the program tried.
+/// The attempted access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FaultKind {
     /// A load.
     Read,
     /// A store, or an atomic read-modify-write.
     Write,
-    /// This processor's signals do not say: grant `Read` first, and `Write` when the fault comes again.
+    /// Unknown, because this processor's signals do not say. Grant `Read` first, and `Write` if the fault
+    /// repeats.
     Unknown,
 }
 
-/// A touch that the page's access does not allow, or did not when it was made: sources may report a fault
-/// that is over by now, and whoever handles it then only asks for the page's access again.
+/// An access that the page's permission does not allow, or did not when it was made. Sources may report a
+/// fault that is over by now; its handler then only requests the page's access again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The granule that was touched; its page may be longer.
+    /// The granule that was accessed; its page may be longer.
     pub page: PageId,
-    /// The address touched, to the byte.
+    /// The exact address.
     pub address: usize,
-    /// What was tried.
+    /// The kind of access.
     pub kind: FaultKind,
-    /// The instruction that touched it, from the sources that raise faults in the faulting thread.
+    /// The accessing instruction, from sources that raise faults in the faulting thread.
     pub program_counter: Option<usize>,
-    /// The kernel's id of the thread that waits, from the source that reports faults to another.
+    /// The kernel's id of the waiting thread, from the source that reports faults to another thread.
     pub thread: Option<u32>,
 }
 
@@ -92,136 +96,147 @@ impl signal::RawFault {
     }
 }
 
-/// What became of a fault.
+/// The result of handling a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultOutcome {
-    /// Access was given: try again.
+    /// Access was granted: retry.
     Resolved,
-    /// Nothing to do with shared memory: whoever handled the signal before us shall have it.
+    /// The fault does not concern shared memory: it is passed to the previously installed handler.
     NotOurs,
 }
 
-/// Handles faults of the sources that raise them in the faulting thread.
+/// Handles faults from sources that raise them in the faulting thread.
 pub trait FaultHandler: Send + Sync {
-    /// Called **in signal context**, on the faulting thread, on its alternate stack if it has one, with all signals
-    /// blocked but those that the processor raises. The thread was interrupted at a touch of shared memory, so
-    /// no lock of the runtime is held by it. Faults of several threads come at once.
+    /// Handles a fault. Called **in signal context**, on the faulting thread, on its alternate stack if it
+    /// has one, with all signals blocked except those that the processor raises. The thread was interrupted
+    /// at an access to shared memory, so it holds no lock of the runtime. Several threads may fault at once.
     fn handle_fault(&self, fault: Fault) -> FaultOutcome;
 }
 
-/// Governs what the program may do in the application's view.
+/// Controls the program's access in the application's view.
 ///
-/// Access is set for allocated, registered pages; it is the caller who orders changes of *one* page, calls for
-/// different pages may be made at once in any threads. A change holds for all threads when the call returns.
+/// Access is set for allocated, registered pages. The caller orders changes of *one* page; calls for
+/// different pages may run in any threads at once. A change applies to all threads when the call returns.
 ///
-/// A source may lower access on its own accord (the kernel reclaims a mapping; a limit on mappings is met), never
-/// raise it: the program then faults though the page's access was given, and asking for the access again is all that
-/// is needed. A page's contents never change by any of this.
+/// A source may lower access by itself (the kernel reclaims a mapping; a limit on mappings is reached), but
+/// never raises it. The program then faults although access was granted, and requesting the access again is
+/// enough. None of this changes a page's content.
 ///
 /// When a source is dropped, the program has no access to any page.
 pub trait FaultSource: Send + Sync {
-    /// Which one it is.
+    /// Returns its kind.
     fn kind(&self) -> FaultSourceKind;
 
-    /// How it finds writes.
+    /// Returns how it detects writes.
     fn tracking(&self) -> WriteTracking;
 
-    /// Takes charge of allocated pages; their access is `None`. With [`WriteTracking::Fault`] the first `stores` to them fault even where
-    /// the source notes those to others: they are never to be watched, and access `Read` means what it says.
+    /// Takes charge of allocated pages; their access is `None`. If `stores` is [`WriteTracking::Fault`],
+    /// stores to them fault even where the source otherwise records stores: these pages are never watched,
+    /// and access `Read` has its usual meaning.
     ///
     /// # Errors
-    /// When pages are not allocated, or the kernel refuses.
+    /// Fails if pages are not allocated, or if the kernel refuses.
     fn register(&self, pages: PageRange, stores: WriteTracking) -> Result<(), MemoryError>;
 
-    /// Has nothing to do with pages any more, which have been registered and never been touched: they are about to be mapped elsewhere
-    /// ([`SharedMemory::map_onto`]). A source that takes access away on its own accord may still do so, and gives it again when it is asked to.
+    /// Gives up pages that were registered and never accessed, because they are about to be mapped elsewhere
+    /// ([`SharedMemory::map_onto`]). A source that lowers access by itself may still do so, and restores it
+    /// on request.
     ///
     /// # Errors
-    /// When there is no memory for the record.
+    /// Fails if there is no memory for the record.
     fn let_go(&self, pages: PageRange) -> Result<(), MemoryError>;
 
-    /// Sets the access of pages, whatever it was, and lets those who wait on them go on if it is `Read` or `Write`.
-    /// Pages made accessible get a frame, and none of them is watched any more. Safe to call in signal context.
+    /// Sets the access of pages, whatever it was, and resumes threads that wait for them if it is `Read` or
+    /// `Write`. Pages made accessible get a frame, and none of them is watched any more. Safe to call in
+    /// signal context.
     ///
-    /// With [`WriteTracking::Async`] asking for `Read` is a mistake of the caller's, unless stores to these pages fault; the pages are watched instead.
+    /// With [`WriteTracking::Async`] requesting `Read` is a mistake of the caller, unless stores to these
+    /// pages fault; such pages are watched instead.
     ///
     /// # Errors
-    /// When pages are not allocated or there is no memory for frames; the access of each page is then
-    /// either the old or the new.
+    /// Fails if pages are not allocated or there is no memory for frames. The access of each page is then
+    /// either the old or the new one.
     fn protect(&self, pages: PageRange, access: Access) -> Result<(), MemoryError>;
 
-    /// Lets the program execute code in allocated, registered pages, or no more; what its loads and stores may do stays as it is. To fetch an
-    /// instruction is to load: where the page's access does not allow that, a fault of kind `Read` comes.
+    /// Allows or forbids executing code in allocated, registered pages. The permissions of loads and stores
+    /// do not change. Fetching an instruction counts as a load: where the page's access does not allow it, a
+    /// fault of kind `Read` occurs.
     ///
     /// # Errors
-    /// When pages are not allocated, or the kernel refuses; the pages may be as before then, or some of them changed.
+    /// Fails if pages are not allocated, or if the kernel refuses. Some of the pages may have changed then.
     fn execute(&self, pages: PageRange, on: bool) -> Result<(), MemoryError>;
 
-    /// Lets loads and stores on pages run free, whatever their access was, notes from now on which of their granules are written,
-    /// and lets those who wait on them go on. Pages get a frame. Safe to call in signal context.
+    /// Allows loads and stores on pages, whatever their access was, records from now on which of their
+    /// granules are written, and resumes threads that wait for them. Pages get a frame. Safe to call in
+    /// signal context.
     ///
-    /// Of granules that are watched already nothing is forgotten. Stores that running threads make *during* the call, to granules
-    /// that were writable before and not watched, may go unnoted: whoever begins to watch such a page takes it for written.
+    /// The records of granules that are already watched are kept. Stores of running threads *during* the call
+    /// to granules that were writable and not watched may go unrecorded: a caller that begins to watch such a
+    /// page must take it for written.
     ///
     /// # Errors
-    /// As for [`protect`](Self::protect), and when the source was not opened with [`WriteTracking::Async`].
+    /// Fails as [`protect`](Self::protect), and if the source was not opened with [`WriteTracking::Async`].
     fn watch(&self, pages: PageRange) -> Result<(), MemoryError>;
 
-    /// Reports pages no more. What the program may do with them stays as it is; no system call is made.
+    /// Stops reporting pages. The program's access does not change; no system call is made.
     ///
     /// # Errors
-    /// When there is no memory for the record.
+    /// Fails if there is no memory for the record.
     fn unwatch(&self, pages: PageRange) -> Result<(), MemoryError>;
 
-    /// Adds to `out` the watched granules that may have been written since they were first watched or last collected, and begins anew
-    /// for them. Never misses one: a store that was made before the call, or by a thread that [`watch`](Self::watch) let go on, is
-    /// reported by this call or was by an earlier one; a store during the call by this or the next. A granule
-    /// whose entry the kernel dropped may be reported without having been written.
+    /// Adds to `out` the watched granules that may have been written since they were first watched or last
+    /// collected, and resets their records. No store is missed: a store made before the call, or by a thread
+    /// that [`watch`](Self::watch) resumed, is reported by this call or was reported by an earlier one; a
+    /// store during the call is reported by this call or the next. A granule whose page-table entry the
+    /// kernel dropped may be reported although it was not written.
     ///
-    /// Nothing is watched, and no system call made, without [`WriteTracking::Async`]. May be called while other threads change
-    /// other pages; if two threads collect at once, each written granule is reported to one of them. Safe in signal context as
-    /// far as the allocator is that `out` grows by.
+    /// Without [`WriteTracking::Async`] nothing is watched, and no system call is made. May be called while
+    /// other threads change other pages; if two threads collect at once, each written granule is reported to
+    /// one of them. Safe in signal context as far as the allocator by which `out` grows is.
     ///
     /// # Errors
-    /// When the kernel cannot scan; what was scanned before that is in `out`.
+    /// Fails if the kernel cannot scan; granules scanned before that are in `out`.
     fn collect_written(&self, out: &mut PageSet) -> Result<(), MemoryError>;
 
-    /// Adds to `out`, behind all that it holds, granules of `pages` that were watched when [`protect`](Self::protect) took all access away, and that nobody had written since
-    /// they were first watched or last collected. It may name fewer of them, or none: what a granule was goes with the kernel's record of it.
-    /// Good until the granules are given access again, or are watched. Among `pages` may be some that are not allocated.
+    /// Adds to `out`, behind its present content, granules of `pages` that were watched when
+    /// [`protect`](Self::protect) took all access away and that had not been written since they were first
+    /// watched or last collected. It may return fewer of them, or none, because the kernel may have lost its
+    /// record. Valid until the granules get access again or are watched. `pages` may include unallocated
+    /// ones.
     ///
     /// # Errors
-    /// When the pages are not in the region, without [`WriteTracking::Async`], or when the kernel cannot scan.
+    /// Fails if the pages are not in the region, without [`WriteTracking::Async`], or if the kernel cannot
+    /// scan.
     fn find_unwritten(&self, pages: PageRange, out: &mut PageSet) -> Result<(), MemoryError>;
 
-    /// Where faults are read, for the source that does not raise them in the faulting thread.
+    /// Returns the interface for reading faults, if the source does not raise them in the faulting thread.
     fn events(&self) -> Option<&dyn FaultEvents>;
 }
 
 /// Faults of threads that wait until [`FaultSource::protect`] gives them access.
 pub trait FaultEvents {
-    /// One of these is readable when there are faults to read.
+    /// Returns the descriptors. One of them is readable when there are faults to read.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// Appends what faults there are, without waiting. No more than [`FAULTS_PER_READ_MAX`] at once of each descriptor, which
-    /// stays readable when there are more.
+    /// Appends pending faults without waiting: at most [`FAULTS_PER_READ_MAX`] from each descriptor, which
+    /// stays readable if there are more.
     ///
     /// # Errors
-    /// When the descriptor cannot be read.
+    /// Fails if the descriptor cannot be read.
     fn read(&self, out: &mut Vec<Fault>) -> Result<(), MemoryError>;
 }
 
-/// The most faults that one [`FaultEvents::read`] appends.
+/// Maximum number of faults that one [`FaultEvents::read`] appends per descriptor.
 pub const FAULTS_PER_READ_MAX: usize = 64;
 
-/// Why a better fault source, or the same with better write tracking, was passed over.
+/// Why a better fault source, or better write tracking, was not chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The source.
     pub kind: FaultSourceKind,
-    /// How it was to find writes.
+    /// The write tracking.
     pub tracking: WriteTracking,
-    /// Why it cannot be had.
+    /// Why it is not available.
     pub reason: MemoryError,
 }
 
@@ -236,7 +251,7 @@ impl fmt::Display for Refusal {
 /// A process has at most one source of a signal at a time, and a region one source.
 ///
 /// # Errors
-/// When the kernel or the user's privileges do not allow it.
+/// Fails if the kernel or the user's privileges do not permit it.
 pub fn open(
     kind: FaultSourceKind,
     tracking: WriteTracking,
@@ -250,11 +265,12 @@ pub fn open(
     })
 }
 
-/// Opens the best source that this kernel and user may have, and says why better ones were refused: of the given kind, or
-/// in the order of [`FaultSourceKind::ALL`]; with the given tracking, or each in the order of [`WriteTracking::ALL`].
+/// Opens the best source that this kernel and user permit, and returns why better ones were refused. Tries
+/// the given kind, or all in the order of [`FaultSourceKind::ALL`]; with the given tracking, or each in the
+/// order of [`WriteTracking::ALL`].
 ///
 /// # Errors
-/// When not even the last can be opened: its reason.
+/// Returns the last refusal if none can be opened.
 pub fn open_best(
     kind: Option<FaultSourceKind>,
     tracking: Option<WriteTracking>,

@@ -1,7 +1,9 @@
-//! `PAGEMAP_SCAN`: asking the kernel which watched granules were written, and beginning anew, in one step; and which were not, when their entries are gone.
+//! `PAGEMAP_SCAN`: asks the kernel which watched granules were written, and resets their records in the same
+//! call. Also asks which were not written, when their entries are gone.
 //!
-//! Read first: "PAGEMAP_SCAN" in the kernel's admin guide (mm/pagemap.rst) and `UFFD_FEATURE_WP_ASYNC` in mm/userfaultfd.rst.
-//! A granule counts as written when its entry is not write-protected; the scan protects again what it reports.
+//! Read first: "PAGEMAP_SCAN" in the kernel's admin guide (mm/pagemap.rst) and `UFFD_FEATURE_WP_ASYNC` in
+//! mm/userfaultfd.rst. A granule counts as written if its entry is not write-protected; the scan
+//! write-protects the entries that it reports.
 
 use core::{ffi::c_ulong, mem::MaybeUninit};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -46,14 +48,15 @@ struct ScannedRange {
     categories: u64,
 }
 
-/// What is asked of entries: those that have all categories of the mask, but lack the inverted ones.
+/// The entries to report: those that have all categories of the mask and none of the inverted ones.
 struct Question {
     flags: u64,
     category_inverted: u64,
     category_mask: u64,
 }
 
-/// So many ranges come from one call: on the stack, since collecting may happen in signal context.
+/// Number of ranges returned by one call; they are on the stack, because collecting may happen in signal
+/// context.
 const RANGES_PER_CALL: usize = 64;
 
 /// This process's page tables.
@@ -73,8 +76,8 @@ impl Pagemap {
         }
     }
 
-    /// Calls `visit` with each range of addresses that was written since it was last protected, and protects it again. What
-    /// has no entry may or may not be among them.
+    /// Calls `visit` with each range of addresses that was written since it was last protected, and protects
+    /// it again. Addresses without an entry may or may not be among them.
     pub(super) fn take_written(
         &self,
         addresses: Addresses,
@@ -88,8 +91,8 @@ impl Pagemap {
         self.each_range(addresses, question, visit)
     }
 
-    /// Calls `visit` with each range of addresses that was written since it was last protected, or was never protected, and leaves it as
-    /// it is.
+    /// Calls `visit` with each range of addresses that was written since it was last protected, or was never
+    /// protected. Changes nothing.
     pub(super) fn find_written(
         &self,
         addresses: Addresses,
@@ -99,12 +102,12 @@ impl Pagemap {
         self.each_range(addresses, question, visit)
     }
 
-    /// Calls `visit` with each range of addresses whose entries have been taken away and were write-protected then: nobody has
-    /// written them since they were. Where the kernel keeps no such record it finds none.
+    /// Calls `visit` with each range of addresses whose entries were removed while write-protected: they were
+    /// not written since they were protected. Where the kernel keeps no such record, it finds none.
     ///
-    /// Of an entry of shared memory that was protected by a userfaultfd a marker stays behind, so that the protection outlives the entry
-    /// (`pte_install_uffd_wp_if_needed`, Linux 5.19). The scan takes it for an entry that is swapped out, and nothing else
-    /// of shared memory.
+    /// When an entry of shared memory that a userfaultfd protected is removed, a marker stays behind, so that
+    /// the protection outlives the entry (`pte_install_uffd_wp_if_needed`, Linux 5.19). The scan reports only
+    /// such markers of shared memory as swapped-out entries.
     pub(super) fn find_unwritten(
         &self,
         addresses: Addresses,
@@ -144,11 +147,11 @@ impl Pagemap {
             };
             let found = self.scan(&mut argument)?;
             for range in &ranges[..found] {
-                // SAFETY: the kernel filled the first `found`, of plain numbers.
+                // SAFETY: the kernel has filled in the first `found`; they are plain numbers.
                 let range = unsafe { range.assume_init() };
                 visit(Addresses { start: range.start as usize, bytes: (range.end - range.start) as usize });
             }
-            // A call that gets nowhere would be made for ever.
+            // A call that makes no progress would be repeated forever.
             if argument.walk_end <= start {
                 return Err(Errno::IO);
             }
@@ -159,8 +162,9 @@ impl Pagemap {
 
     fn scan(&self, argument: &mut ScanArgument) -> Result<usize, Errno> {
         loop {
-            // SAFETY: the structure is <linux/fs.h>'s for this request; the kernel writes to it and to as many ranges as the
-            // vector, alive in the caller, has; page tables change only where a userfaultfd of ours notes writes.
+            // SAFETY: the structure is <linux/fs.h>'s for this request. The kernel writes to it and to at
+            // most as many ranges as the vector, alive in the caller, has. Page tables change only where a
+            // userfaultfd of ours records writes.
             let found = unsafe {
                 libc::syscall(libc::SYS_ioctl, self.descriptor.as_raw_fd(), PAGEMAP_SCAN, &raw mut *argument)
             };

@@ -1,5 +1,5 @@
-//! userfaultfd faults as SIGBUS in the faulting thread: no other thread has to wake, so this is the fastest,
-//! and an ordinary user may have it. System calls on absent pages fail with `EFAULT`.
+//! userfaultfd faults as SIGBUS in the faulting thread. No other thread has to wake, so this is the fastest
+//! source, and an ordinary user may use it. System calls on absent pages fail with `EFAULT`.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use super::{
 };
 use crate::{MemoryError, SharedMemory};
 
-/// See the module.
+/// The SIGBUS source; see the module.
 pub(super) struct SigbusSource {
-    // Declared before what it calls: no fault may come to a source that is being dropped.
+    // Declared before the receiver that it calls: no fault may reach a source that is being dropped.
     _installed: Installed,
     receiver: Arc<Receiver>,
 }

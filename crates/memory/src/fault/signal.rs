@@ -1,7 +1,8 @@
-//! SIGBUS and SIGSEGV: ours first, then whoever handled them before.
+//! Handles SIGBUS and SIGSEGV: first our handler, then the one that was installed before.
 //!
-//! The handler claims faults of the application's view and hands every other one on, as if it were not there: the
-//! program's own handlers, a language runtime's stack checks and the default death by the right signal keep working.
+//! The handler serves faults in the application's view and passes every other one on as if it did not exist.
+//! So the program's own handlers, a language runtime's stack checks, and death by the right signal keep
+//! working.
 
 use core::{
     cell::UnsafeCell,
@@ -18,7 +19,7 @@ use hiroba_base::legs::{self, Leg};
 use super::{FaultKind, FaultOutcome, FaultSourceKind};
 use crate::MemoryError;
 
-/// The signals by which faults come.
+/// The signals that report faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     Bus,
@@ -48,42 +49,43 @@ impl Signal {
     }
 }
 
-/// What the signal says.
+/// The information from a signal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RawFault {
     pub(super) address: usize,
     /// `si_code` of sigaction(2); positive when the kernel raised it.
     pub(super) code: i32,
     pub(super) kind: FaultKind,
-    /// Whether the page-table entry was there (and did not allow the access), when the processor says.
+    /// True if the page-table entry was present (and did not allow the access), if the processor says so.
     pub(super) entry_present: Option<bool>,
-    /// Where the program was, when the processor's context is known.
+    /// The interrupted instruction, if the processor's context is known.
     pub(super) program_counter: Option<usize>,
-    /// Whether it was the instruction itself that could not be loaded.
+    /// True if the instruction itself could not be loaded.
     pub(super) is_fetch: bool,
 }
 
-/// Who gets the faults of a signal, in signal context.
+/// Receives the faults of a signal, in signal context.
 pub(super) trait SignalReceiver: Send + Sync {
     fn receive(&self, raw: RawFault) -> FaultOutcome;
 }
 
-/// One signal's state: what the handler, which gets no argument of ours, finds its way by.
+/// One signal's state, which is static because the handler gets no argument of ours.
 struct Slot {
-    /// A boxed receiver, null when there is none.
+    /// A boxed receiver, null if there is none.
     active: AtomicPtr<Arc<dyn SignalReceiver>>,
-    /// How many threads may be using `active`.
+    /// Number of threads that may be using `active`.
     inside: AtomicUsize,
     chained: Guarded<Chained>,
 }
 
-/// What stands behind our handler.
+/// The handler that ours replaced.
 struct Chained {
-    /// What would be in the kernel without us: what was there before, or what the program has installed since.
+    /// The action that the kernel would have without us: the one from before, or the one that the program has
+    /// installed since.
     action: libc::sigaction,
-    /// Ours is in the kernel.
+    /// True if our handler is installed in the kernel.
     governs: bool,
-    /// The last receiver went while another handler lay over ours, which may still call it.
+    /// True if the last receiver was removed while another handler, which may still call ours, covered ours.
     buried: bool,
 }
 
@@ -93,11 +95,11 @@ static SEGMENTATION: Slot = Slot::new();
 /// Held while handlers are installed or removed; never in signal context.
 static CHANGING: Mutex<()> = Mutex::new(());
 
-/// How long removal waits for threads inside the handler, by so many milliseconds; then their receiver
-/// is left to them for ever.
+/// Milliseconds for which removal waits for threads inside the handler. After that their receiver is never
+/// freed.
 const REMOVAL_PATIENCE_MS: u32 = 1000;
 
-/// A receiver in place; dropping it restores what was there before.
+/// An installed receiver; dropping it restores the previous action.
 pub(super) struct Installed {
     signal: Signal,
 }
@@ -117,7 +119,7 @@ impl Installed {
             let current = exchange_action(signal.number(), None)?;
             let on_top = is_ours(&current);
             if !on_top && chained.buried {
-                // Over a handler that calls ours, ours would call it, without end.
+                // The covering handler calls ours; installed over it, ours would call it in turn, endlessly.
                 return Err(MemoryError::HandlerBuried { signal: signal.name() });
             }
             slot.active.store(Box::into_raw(Box::new(receiver)), Ordering::SeqCst);
@@ -130,7 +132,7 @@ impl Installed {
     }
 }
 
-/// Puts our handler over `current`.
+/// Installs our handler over `current`.
 fn put_ours(number: c_int, chained: &mut Chained, current: libc::sigaction) -> Result<(), MemoryError> {
     if !is_ours(&current) {
         chained.action = current;
@@ -149,7 +151,7 @@ impl Drop for Installed {
             Ok(current) if is_ours(&current) && last_words().is_some() => {}
             Ok(current) if is_ours(&current) => {
                 chained.governs = false;
-                // The signals are ones that sigaction accepts, and the action is one that it gave us.
+                // The signals are accepted by sigaction, and the action came from it.
                 let _ = exchange_action(number, Some(&chained.action));
             }
             _ => {
@@ -157,11 +159,12 @@ impl Drop for Installed {
                 chained.buried = true;
             }
         });
-        // SYNC POINT: with `Slot::dispatch`; who counted itself in before this swap is waited for, who comes after sees null.
+        // SYNC POINT: with `Slot::dispatch`. Threads counted inside before this swap are waited for; later
+        // ones see null.
         let receiver = slot.active.swap(ptr::null_mut(), Ordering::SeqCst);
         for _ in 0..REMOVAL_PATIENCE_MS {
             if slot.inside.load(Ordering::SeqCst) == 0 {
-                // SAFETY: `install` made the box, the swap took it out of reach, and nobody is inside.
+                // SAFETY: `install` made the box, the swap took it out of reach, and no thread is inside.
                 drop(unsafe { Box::from_raw(receiver) });
                 return;
             }
@@ -180,9 +183,9 @@ impl Slot {
     }
 
     fn dispatch(&self, raw: RawFault) -> FaultOutcome {
-        // SYNC POINT: with `Installed::drop`; counting comes before looking.
+        // SYNC POINT: with `Installed::drop`; counting precedes the load.
         self.inside.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: null or a box that is not freed while anyone is counted inside.
+        // SAFETY: null or a box that is not freed while any thread is counted inside.
         let outcome = match unsafe { self.active.load(Ordering::SeqCst).as_ref() } {
             Some(receiver) => receiver.receive(raw),
             None => FaultOutcome::NotOurs,
@@ -204,7 +207,7 @@ impl Slot {
             adopt_mask(&action, number, context);
             call(&action, number, info, context);
         } else if action.sa_sigaction != libc::SIG_IGN || raw.code > 0 {
-            // A fault cannot be ignored: the kernel takes the default action then.
+            // A fault cannot be ignored: the kernel then takes the default action.
             die(number, raw);
         }
     }
@@ -214,30 +217,31 @@ fn has_handler(action: &libc::sigaction) -> bool {
     action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN
 }
 
-/// A function that may say something before the process dies of `signal`, in signal context.
+/// A function that may report a fatal `signal` in signal context, before the process dies.
 type LastWords = fn(signal: i32, address: Option<usize>, program_counter: Option<usize>);
 
-/// `si_code` of a fault whose address the processor does not tell (`SI_KERNEL`).
+/// `si_code` of a fault whose address the processor does not report (`SI_KERNEL`).
 const FROM_KERNEL: i32 = 0x80;
 
 static LAST_WORDS: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 fn last_words() -> Option<LastWords> {
     let function = LAST_WORDS.load(Ordering::Acquire);
-    // SAFETY: `set_last_words` stored such a function; null is none.
+    // SAFETY: `set_last_words` stored such a function; null means none.
     unsafe { transmute::<*mut (), Option<LastWords>>(function) }
 }
 
-/// Has `function` called, in signal context, when a touch of memory is about to kill the process: one that is no fault
-/// of ours, and for which the program has no handler. It may only do what a signal handler may.
+/// Registers a function to be called, in signal context, when a memory access is about to kill the process:
+/// one that is not a fault of ours, and for which the program has no handler. It may only do what a signal
+/// handler may.
 ///
-/// From then on our handler stands before the default action of both signals, whether a source uses them or not.
+/// From then on our handler precedes the default action of both signals, whether or not a source uses them.
 pub fn set_last_words(function: LastWords) {
     let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
     LAST_WORDS.store(function as *mut (), Ordering::Release);
     for signal in [Signal::Bus, Signal::Segmentation] {
         signal.slot().chained.with(|chained| {
-            // Without it the process dies by the same signal, only silently.
+            // Without it the process dies by the same signal, but without a report.
             if let Ok(current) = exchange_action(signal.number(), None)
                 && !chained.buried
             {
@@ -247,7 +251,7 @@ pub fn set_last_words(function: LastWords) {
     }
 }
 
-/// Restores the default action: the fault comes again when the handler returns, and kills with this signal.
+/// Restores the default action: the fault repeats when the handler returns, and kills with this signal.
 fn die(number: c_int, raw: RawFault) {
     if raw.code > 0
         && let Some(speak) = last_words()
@@ -256,14 +260,14 @@ fn die(number: c_int, raw: RawFault) {
     }
     let _ = exchange_action(number, Some(&DEFAULT_ACTION));
     if raw.code <= 0 {
-        // Sent by someone, so it does not come again by itself.
+        // A signal that was sent does not repeat by itself.
         // SAFETY: raise touches no memory.
         unsafe { libc::raise(number) };
     }
 }
 
-/// Sets the signal mask that the kernel would have set for `action`, except that the signals by which faults come
-/// stay deliverable: the program's handler may touch shared memory, which to it is plain memory.
+/// Sets the signal mask that the kernel would have set for `action`, except that the signals of faults stay
+/// unblocked: the program's handler may access shared memory, which is plain memory to it.
 fn adopt_mask(action: &libc::sigaction, number: c_int, context: *mut c_void) {
     // SAFETY: the kernel passes a ucontext_t to SA_SIGINFO handlers, valid until they return.
     let interrupted = unsafe { &*context.cast::<libc::ucontext_t>() };
@@ -274,11 +278,11 @@ fn adopt_mask(action: &libc::sigaction, number: c_int, context: *mut c_void) {
 fn call(action: &libc::sigaction, number: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     if action.sa_flags & libc::SA_SIGINFO != 0 {
         type WithInfo = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
-        // SAFETY: with SA_SIGINFO, and neither SIG_DFL nor SIG_IGN, the field holds such a function.
+        // SAFETY: with SA_SIGINFO, and neither SIG_DFL nor SIG_IGN, the field contains such a function.
         let handler = unsafe { transmute::<libc::sighandler_t, WithInfo>(action.sa_sigaction) };
         handler(number, info, context);
     } else {
-        // SAFETY: without SA_SIGINFO, and neither SIG_DFL nor SIG_IGN, the field holds such a function.
+        // SAFETY: without SA_SIGINFO, and neither SIG_DFL nor SIG_IGN, the field contains such a function.
         let handler = unsafe { transmute::<libc::sighandler_t, extern "C" fn(c_int)>(action.sa_sigaction) };
         handler(number);
     }
@@ -286,7 +290,7 @@ fn call(action: &libc::sigaction, number: c_int, info: *mut libc::siginfo_t, con
 
 /// The handler of both signals.
 extern "C" fn on_signal(number: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // The interrupted code may be between a system call and its look at errno.
+    // The interrupted code may be between a system call and reading errno.
     // SAFETY: returns the address of this thread's errno, always valid.
     let errno_place = unsafe { libc::__errno_location() };
     // SAFETY: as above, and only this thread uses it.
@@ -305,8 +309,8 @@ extern "C" fn on_signal(number: c_int, info: *mut libc::siginfo_t, context: *mut
 fn decode(info: *mut libc::siginfo_t, context: *mut c_void) -> RawFault {
     // SAFETY: the kernel passes a siginfo_t to SA_SIGINFO handlers, valid until they return.
     let info = unsafe { &*info };
-    // SAFETY: reads the place where SIGBUS and SIGSEGV have their address; of a sent signal it has another meaning,
-    // and `code` tells.
+    // SAFETY: reads the field in which SIGBUS and SIGSEGV have their address. For a sent signal it has
+    // another meaning, which `code` distinguishes.
     let address = unsafe { info.si_addr() };
     let (kind, entry_present) = decode_error(context);
     let address = address.addr();
@@ -315,9 +319,10 @@ fn decode(info: *mut libc::siginfo_t, context: *mut c_void) -> RawFault {
     RawFault { address, code: info.si_code, kind, entry_present, program_counter, is_fetch }
 }
 
-/// Whether a touch of `address` was for an instruction: one that runs cannot lie where it cannot be loaded, so only its own bytes can.
+/// Returns true if an access to `address` fetched an instruction: an instruction that runs has been loaded,
+/// so only a fault within its own bytes can be a fetch.
 pub fn is_fetch(address: usize, program_counter: Option<usize>) -> bool {
-    /// x86 has the longest.
+    /// x86 has the longest instructions.
     const INSTRUCTION_BYTES_MAX: usize = 15;
     let page = |address: usize| address / rustix::param::page_size();
     program_counter.is_some_and(|at| {
@@ -365,8 +370,8 @@ fn is_ours(action: &libc::sigaction) -> bool {
 }
 
 fn our_action() -> libc::sigaction {
-    // SA_NODEFER: a handler of the program that we call may itself touch shared memory.
-    // SA_RESTART: what raises these signals is no system call, but others may send them.
+    // SA_NODEFER: a handler of the program that we call may itself access shared memory.
+    // SA_RESTART: faults do not interrupt system calls, but other processes may send these signals.
     let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
     let mut ours = action(on_signal as *const () as libc::sighandler_t, flags);
     // The program's other handlers must not run above protocol code, where they might fault again.
@@ -390,7 +395,8 @@ const DEFAULT_ACTION: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_in
 
 type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 
-/// sigaction(2) of the C library itself: the C face stands before it, and gives the program [`exchange_program_action`].
+/// Returns the C library's own sigaction(2). The C face intercepts that name, and gives the program
+/// [`exchange_program_action`].
 fn system_sigaction() -> Sigaction {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let mut found = FOUND.load(Ordering::Acquire);
@@ -400,18 +406,19 @@ fn system_sigaction() -> Sigaction {
         FOUND.store(found, Ordering::Release);
     }
     if found.is_null() {
-        // Nothing comes after us: the program is linked statically, so nobody stands before it either.
+        // No later library has it: the program is linked statically, so no other library intercepts it
+        // either.
         return libc::sigaction;
     }
     // SAFETY: the C library's sigaction has this signature.
     unsafe { transmute::<*mut c_void, Sigaction>(found) }
 }
 
-/// sigaction(2): sets `new` if given, returns what was there.
+/// Calls sigaction(2): sets `new` if given, returns the previous action.
 fn exchange_action(number: c_int, new: Option<&libc::sigaction>) -> Result<libc::sigaction, MemoryError> {
     let mut old = DEFAULT_ACTION;
     let new = new.map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: `new` is null or a valid action whose handler is a function of the kind its flags say; `old` is ours.
+    // SAFETY: `new` is null or a valid action whose handler has the kind that its flags say; `old` is ours.
     if unsafe { system_sigaction()(number, new, &raw mut old) } == 0 {
         return Ok(old);
     }
@@ -419,16 +426,16 @@ fn exchange_action(number: c_int, new: Option<&libc::sigaction>) -> Result<libc:
     Err(MemoryError::System { operation: "sigaction", errno: errno.unwrap_or(rustix::io::Errno::INVAL) })
 }
 
-/// How many signals the kernel knows, one bit each in its masks.
+/// Number of signals that the kernel knows, one bit each in its masks.
 const SIGNALS: c_int = 64;
 
 fn bit(number: c_int) -> u64 {
     if (1..=SIGNALS).contains(&number) { 1 << (number - 1) } else { 0 }
 }
 
-/// The kernel's part of a signal set.
+/// Returns the kernel's part of a signal set.
 fn bits(set: &libc::sigset_t) -> u64 {
-    // SAFETY: the first word of a sigset_t is the kernel's set, and every bit pattern is a value of it.
+    // SAFETY: the first word of a sigset_t is the kernel's set, and every bit pattern is valid.
     unsafe { ptr::from_ref(set).cast::<u64>().read() }
 }
 
@@ -437,22 +444,22 @@ fn set_bits(set: &mut libc::sigset_t, bits: u64) {
     unsafe { ptr::from_mut(set).cast::<u64>().write(bits) };
 }
 
-/// rt_sigprocmask(2) without the C library's part in it; gives the mask there was.
+/// Calls rt_sigprocmask(2) without the C library's part in it; returns the previous mask.
 fn exchange_kernel_mask(how: c_int, mask: u64) -> u64 {
     let mut old = 0_u64;
     let (number, new, old_place) = (libc::SYS_rt_sigprocmask, &raw const mask, &raw mut old);
-    // SAFETY: both masks are locals of the size told.
+    // SAFETY: both masks are locals of the given size.
     unsafe { libc::syscall(number, how, new, old_place, size_of::<u64>()) };
     old
 }
 
-/// A value that is changed in signal context too: whoever is inside is never interrupted.
+/// A value that is changed in signal context too. A thread that changes it is never interrupted.
 struct Guarded<T> {
     busy: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `with` lets one thread at a time to the value, which is plain data.
+// SAFETY: `with` lets one thread at a time access the value, which is plain data.
 unsafe impl<T> Sync for Guarded<T> {}
 
 impl<T> Guarded<T> {
@@ -460,13 +467,13 @@ impl<T> Guarded<T> {
         Guarded { busy: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// `act` must not fault, nor come back here.
+    /// Runs `act` on the value. It must not fault, nor call this function.
     fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
         let before = exchange_kernel_mask(libc::SIG_SETMASK, u64::MAX);
         while self.busy.swap(true, Ordering::Acquire) {
             std::thread::yield_now();
         }
-        // SAFETY: `busy` was free, and now is ours: nobody else refers to the value.
+        // SAFETY: `busy` was free and is ours now: no other code refers to the value.
         let result = act(unsafe { &mut *self.value.get() });
         self.busy.store(false, Ordering::Release);
         exchange_kernel_mask(libc::SIG_SETMASK, before);
@@ -474,7 +481,7 @@ impl<T> Guarded<T> {
     }
 }
 
-/// What the program asks about signals, and what it is told.
+/// The program's view of signals.
 mod program {
     use core::{cell::Cell, ffi::c_int, sync::atomic::AtomicU64, sync::atomic::Ordering};
 
@@ -482,33 +489,33 @@ mod program {
         SIGNALS, Signal, bit, bits, exchange_action, exchange_kernel_mask, has_handler, is_ours, set_bits,
     };
 
-    /// The signals by which faults come: these are never blocked, whatever the program says.
+    /// The signals of faults: these are never blocked, whatever the program requests.
     static FAULT_SIGNALS: AtomicU64 = AtomicU64::new(0);
 
-    /// By signal: what its handler's mask would block too, but for us.
+    /// By signal: the signals that its handler's mask would also block without us.
     static STRIPPED: [AtomicU64; SIGNALS as usize + 1] = [const { AtomicU64::new(0) }; SIGNALS as usize + 1];
 
     thread_local! {
         static BELIEVED_BLOCKED: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// The signals by which faults come now, bit n-1 for signal n: they must not be blocked in any thread.
+    /// Returns the signals of faults, bit n-1 for signal n: they must not be blocked in any thread.
     pub fn fault_signals() -> u64 {
         FAULT_SIGNALS.load(Ordering::Acquire)
     }
 
-    /// Which of [`fault_signals`] the program has blocked in the calling thread, as it believes.
+    /// Returns which of [`fault_signals`] the program believes to be blocked in the calling thread.
     pub fn believed_blocked() -> u64 {
         BELIEVED_BLOCKED.try_with(Cell::get).unwrap_or(0)
     }
 
-    /// Notes what [`believed_blocked`] shall give.
+    /// Sets the value that [`believed_blocked`] returns.
     pub fn set_believed_blocked(signals: u64) {
         let _ = BELIEVED_BLOCKED.try_with(|blocked| blocked.set(signals));
     }
 
-    /// sigaction(2) for the program: what it installs for a signal of ours comes after our handler, and what it is
-    /// told of is what it has installed.
+    /// Implements sigaction(2) for the program: an action that it installs for a signal of ours comes after
+    /// our handler, and the returned action is the program's own.
     ///
     /// # Errors
     /// The errno of sigaction(2).
@@ -554,7 +561,7 @@ mod program {
             .map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL))
     }
 
-    /// Takes the signal out of the calling thread's mask and of every handler's.
+    /// Removes the signal from the calling thread's mask and from every handler's.
     pub(super) fn strip(number: c_int) {
         FAULT_SIGNALS.fetch_or(bit(number), Ordering::AcqRel);
         let before = exchange_kernel_mask(libc::SIG_UNBLOCK, bit(number));
@@ -570,7 +577,7 @@ mod program {
         });
     }
 
-    /// Puts the signal back into every handler's mask; threads keep theirs until they set it anew.
+    /// Puts the signal back into every handler's mask; threads keep theirs until they set it again.
     pub(super) fn restore(number: c_int) {
         FAULT_SIGNALS.fetch_and(!bit(number), Ordering::AcqRel);
         each_mask(|other, action| {
@@ -581,7 +588,8 @@ mod program {
         });
     }
 
-    /// Shows `change` every handler of the program's but those of faults; sets it again where it says so.
+    /// Passes `change` every handler of the program except those of faults, and sets it again if that returns
+    /// true.
     fn each_mask(change: impl Fn(usize, &mut libc::sigaction) -> bool) {
         for number in 1..=SIGNALS {
             if let Ok(mut action) = exchange_action(number, None)
@@ -589,7 +597,7 @@ mod program {
                 && !is_ours(&action)
                 && change(number as usize, &mut action)
             {
-                // What the kernel gave it takes.
+                // The kernel accepts what it returned.
                 let _ = exchange_action(number, Some(&action));
             }
         }

@@ -1,9 +1,9 @@
-//! mprotect, and SIGSEGV in the faulting thread: no privilege, any kernel. System calls on absent pages
-//! fail with `EFAULT`.
+//! mprotect, with SIGSEGV in the faulting thread: needs no privilege and works on any kernel. System calls on
+//! absent pages fail with `EFAULT`.
 //!
-//! Each run of pages of like access is a mapping of its own to the kernel, which allows a process 65,530 of
-//! them (`vm.max_map_count`). When they are used up, the source takes access to a neighbourhood away, whose
-//! mappings thereby become one, and tries again: the program faults there once more, and goes on.
+//! The kernel keeps a mapping for each run of pages with equal access, and allows a process 65,530 of them
+//! (`vm.max_map_count`). When they are used up, the source takes access away from a neighbourhood, whose
+//! mappings thereby merge into one, and tries again. The program then faults there once more.
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ use crate::{MemoryError, SharedMemory, memory::Claim};
 /// `SEGV_ACCERR` of <asm-generic/siginfo.h>: the mapping exists but does not allow the access.
 const SEGV_ACCERR: i32 = 2;
 
-/// The first neighbourhood that gives up its access for want of mappings, in bytes.
+/// Length of the first neighbourhood that loses its access when mappings run out, in bytes.
 const NEIGHBOURHOOD_BYTES_MIN: usize = 2 << 20;
-/// By how much the neighbourhood grows when that freed nothing.
+/// The factor by which the neighbourhood grows when that freed nothing.
 const NEIGHBOURHOOD_GROWTH: usize = 8;
 
-/// See the module.
+/// The SIGSEGV source; see the module.
 pub(super) struct SigsegvSource {
-    // Declared before what it calls: no fault may come to a source that is being dropped.
+    // Declared before the receiver that it calls: no fault may reach a source that is being dropped.
     _installed: Installed,
     receiver: Arc<Receiver>,
 }
@@ -59,7 +59,7 @@ impl SignalReceiver for Receiver {
             return FaultOutcome::NotOurs;
         }
         match self.claim.memory().allocated_page_of(raw.address) {
-            // Access would not help: the page holds no code, and the fault would come again without end.
+            // Access would not help: the page contains no code, and the fault would repeat endlessly.
             Some(page) if raw.is_fetch && !self.claim.memory().is_executable(page) => FaultOutcome::NotOurs,
             Some(page) => self.handler.handle_fault(raw.at(page)),
             None => FaultOutcome::NotOurs,
@@ -99,8 +99,9 @@ impl Receiver {
         }
     }
 
-    /// Which access the pages have is not known here: they lose it, and get it back with the next faults, as executable as they are then. A
-    /// thread that gives them access at the same time without knowing of this makes a fetch fault once more.
+    /// Changes executability. The pages' access is not known here: they lose it, and regain it at the next
+    /// faults, with the new executability. A thread that gives them access at the same time, unaware of this,
+    /// makes a fetch fault once more.
     fn execute(&self, pages: PageRange, on: bool) -> Result<(), MemoryError> {
         self.claim.memory().allocated_span(pages)?;
         if !on && !self.claim.memory().is_any_executable(pages) {
@@ -121,7 +122,7 @@ impl Receiver {
         loop {
             let start = offset / unit * unit;
             let end = (offset + bytes).next_multiple_of(unit).min(view.bytes());
-            // The neighbourhood's own edges may need a mapping more: then a larger one is tried, up to the
+            // The neighbourhood's own edges may need another mapping. Then a larger one is tried, up to the
             // whole region, which has no edges.
             let merged = view.protect(start, end - start, MprotectFlags::empty());
             let result = merged.and_then(|()| view.protect(offset, bytes, protection));

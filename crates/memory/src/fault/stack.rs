@@ -1,4 +1,4 @@
-//! The stack that fault handlers run on.
+//! The alternate signal stacks on which fault handlers run.
 
 use core::{cell::RefCell, ffi::c_void, ptr};
 
@@ -6,14 +6,14 @@ use rustix::mm::MprotectFlags;
 
 use crate::{MemoryError, REGION_BYTES_MAX, REGION_START, mapping::Mapping};
 
-/// The size of a thread's alternate stack: a fault handler runs whole protocol code, above a signal frame
-/// that itself takes some ten thousand bytes on processors with wide registers.
+/// The size of a thread's alternate stack. A fault handler runs whole protocol code, above a signal frame
+/// that itself takes about ten thousand bytes on processors with wide registers.
 pub const ALTERNATE_STACK_BYTES: usize = 256 << 10;
 
 struct AlternateStack {
     mapping: Mapping,
     guard_bytes: usize,
-    /// The one that the program has set, as it believes.
+    /// The stack that the program has set, as it believes.
     programs: libc::stack_t,
 }
 
@@ -21,21 +21,21 @@ thread_local! {
     static STACK: RefCell<Option<AlternateStack>> = const { RefCell::new(None) };
 }
 
-/// Gives the calling thread an alternate signal stack with a guard page beneath it, in place of any that it has, until
-/// the thread ends. Calling it again changes nothing.
+/// Gives the calling thread an alternate signal stack with a guard page beneath it, in place of any that it
+/// has, until the thread ends. Calling it again changes nothing.
 ///
-/// Every thread that may fault calls it first, or its faults are handled on its own stack: which works until one comes
-/// at the stack's end.
+/// Every thread that may fault should call it first. Otherwise its faults are handled on its own stack, which
+/// works until a fault occurs at the stack's end.
 ///
 /// # Errors
-/// When there is no memory for it, inside a signal handler, or while the thread ends.
+/// Fails if there is no memory for it, inside a signal handler, or while the thread ends.
 pub fn install_alternate_stack() -> Result<(), MemoryError> {
     let ending = MemoryError::NoAlternateStack { state: "is ending" };
     STACK.try_with(install).unwrap_or(Err(ending))
 }
 
 fn install(slot: &RefCell<Option<AlternateStack>>) -> Result<(), MemoryError> {
-    // A borrow in place means that a handler interrupted this very function.
+    // A borrow means that a handler interrupted this very function.
     let inside = || MemoryError::NoAlternateStack { state: "is in one" };
     let mut slot = slot.try_borrow_mut().map_err(|_| inside())?;
     if slot.is_some() {
@@ -53,9 +53,9 @@ fn install(slot: &RefCell<Option<AlternateStack>>) -> Result<(), MemoryError> {
     Ok(())
 }
 
-/// sigaltstack(2) for the program: faults keep the stack they need, and the program is told of the one that it has
-/// set. Its handlers run on the larger of both; on the runtime's too if its own lies in shared memory, where the
-/// kernel cannot write a signal frame.
+/// Implements sigaltstack(2) for the program. Faults keep the stack they need, and the program sees the stack
+/// that it has set. Its handlers run on the larger of both; and on the runtime's if its own lies in shared
+/// memory, where the kernel cannot write a signal frame.
 ///
 /// # Errors
 /// The errno of sigaltstack(2).
@@ -70,11 +70,11 @@ pub fn exchange_program_stack(new: Option<&libc::stack_t>) -> Result<libc::stack
 const NO_STACK: libc::stack_t =
     libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
 
-/// sigaltstack(2) itself, round the C library's name, which the C face may stand before.
+/// Calls sigaltstack(2) itself, because the C face may intercept the C library's name.
 fn exchange(new: Option<&libc::stack_t>) -> Result<libc::stack_t, i32> {
     let mut old = NO_STACK;
     let new = new.map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: whoever calls keeps the stack mapped while it is in use; the descriptions are read and written
+    // SAFETY: the caller keeps the stack mapped while it is in use; the descriptions are read and written
     // during the call only.
     let result = unsafe { libc::syscall(libc::SYS_sigaltstack, new, &raw mut old) };
     if result == 0 {
@@ -117,7 +117,7 @@ impl AlternateStack {
 
 impl Drop for AlternateStack {
     fn drop(&mut self) {
-        // Others may have put a stack of theirs in its place.
+        // Other code may have installed its own stack since.
         if exchange(None).is_ok_and(|now| now.ss_sp == self.first_byte()) {
             let programs =
                 libc::stack_t { ss_flags: self.programs.ss_flags & !libc::SS_ONSTACK, ..self.programs };

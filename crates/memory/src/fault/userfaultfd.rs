@@ -1,7 +1,8 @@
-//! userfaultfd on a shmem view: what the event and the sigbus source share.
+//! userfaultfd on a shmem view: the common part of the event and the sigbus source.
 //!
-//! Read first: userfaultfd(2), ioctl_userfaultfd(2), and "Userfaultfd" in the kernel's admin guide. The view is registered
-//! for missing, minor and write-protect faults; a page's access is the state of its page-table entry:
+//! Read first: userfaultfd(2), ioctl_userfaultfd(2), and "Userfaultfd" in the kernel's admin guide. The view
+//! is registered for missing, minor and write-protect faults. A page's access is the state of its page-table
+//! entry:
 //!
 //! | access | entry | reached by |
 //! |---|---|---|
@@ -11,15 +12,16 @@
 //!
 //! The kernel may drop entries at any time (reclaim, migration), which lowers access to `None`.
 //!
-//! With asynchronous write tracking (`UFFD_FEATURE_WP_ASYNC`) a store to a write-protected entry does not fault: the kernel clears the
-//! protection, and `PAGEMAP_SCAN` (`pagemap.rs`) finds the entries that have lost it. So there is no access `Read`, and a
-//! *watched* granule is one whose entry we protected and ask about later:
+//! With asynchronous write tracking (`UFFD_FEATURE_WP_ASYNC`) a store to a write-protected entry does not
+//! fault: the kernel clears the protection, and `PAGEMAP_SCAN` (`pagemap.rs`) finds the entries that have
+//! lost it. So there is no access `Read`, and a *watched* granule is one whose entry we protected and query
+//! later:
 //!
 //! | state | entry |
 //! |---|---|
-//! | watched, not written | present, write-protected; or a marker that remembers the protection |
-//! | watched, written | present; or none, when the kernel dropped it: then it is mapped again unprotected, and counts as written |
-//! | access `Write`, not watched | present, protected or not: nobody asks |
+//! | watched, not written | present, write-protected; or a marker that keeps the protection |
+//! | watched, written | present; or none, if the kernel dropped it: then it is mapped again unprotected, and counts as written |
+//! | access `Write`, not watched | present, protected or not: it does not matter |
 
 use core::ffi::{c_int, c_ulong};
 use std::{
@@ -100,7 +102,7 @@ struct UffdioContinue {
     mapped: i64,
 }
 
-/// `_IOC` of <asm-generic/ioctl.h>: what x86-64, aarch64 and riscv64 use.
+/// `_IOC` of <asm-generic/ioctl.h>, as used by x86-64, aarch64 and riscv64.
 const fn request(direction: c_ulong, number: c_ulong, bytes: usize) -> c_ulong {
     (direction << 30) | ((bytes as c_ulong) << 16) | (0xAA << 8) | number
 }
@@ -115,7 +117,7 @@ const UFFDIO_WAKE: c_ulong = request(IOC_READ, 0x02, size_of::<UffdioRange>());
 const UFFDIO_WRITEPROTECT: c_ulong = request(IOC_READ_WRITE, 0x06, size_of::<UffdioWriteprotect>());
 const UFFDIO_CONTINUE: c_ulong = request(IOC_READ_WRITE, 0x07, size_of::<UffdioContinue>());
 
-/// What each feature we need is called in words.
+/// The required features, with their names in messages.
 const FEATURES_NEEDED: [(u64, &str); 5] = [
     (UFFD_FEATURE_PAGEFAULT_FLAG_WP, "write-protect faults"),
     (UFFD_FEATURE_MISSING_SHMEM, "missing faults on shared memory"),
@@ -124,7 +126,7 @@ const FEATURES_NEEDED: [(u64, &str); 5] = [
     (UFFD_FEATURE_WP_HUGETLBFS_SHMEM, "write protection of shared memory"),
 ];
 
-/// What they are, each for one kind of use only.
+/// Features that are required for one use only.
 const FEATURES_BY_USE: [(u64, &str); 4] = [
     (UFFD_FEATURE_SIGBUS, "faults as SIGBUS"),
     (UFFD_FEATURE_THREAD_ID, "thread ids in faults"),
@@ -137,7 +139,7 @@ const ASYNC_IN_WORDS: &str = "a userfaultfd that notes writes (UFFD_FEATURE_WP_A
 /// How faults are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delivery {
-    /// As messages on the descriptor; faults made inside system calls too.
+    /// As messages on the descriptor, also for faults inside system calls.
     Messages,
     /// As SIGBUS; a system call fails with `EFAULT`.
     Sigbus,
@@ -184,8 +186,8 @@ impl From<Addresses> for UffdioRange {
 }
 
 impl Userfaultfd {
-    /// Opens one and tries out, on a scratch page, all that will be needed of it: versions do not tell, since
-    /// distributions carry features back.
+    /// Opens a userfaultfd and tries all required operations on a scratch page. Kernel versions are not
+    /// sufficient evidence, because distributions backport features.
     pub(super) fn open(delivery: Delivery, pagemap: Option<&Pagemap>) -> Result<Userfaultfd, MemoryError> {
         let tracking = if pagemap.is_some() { WriteTracking::Async } else { WriteTracking::Fault };
         let opened = Userfaultfd { descriptor: open_descriptor(delivery)? };
@@ -199,11 +201,11 @@ impl Userfaultfd {
         Ok(opened)
     }
 
-    /// By the system call itself: the C face puts a function of its own before the C library's `ioctl`.
+    /// Uses the system call itself, because the C face intercepts the C library's `ioctl`.
     fn ioctl<T>(&self, request: c_ulong, argument: &mut T) -> Result<(), Errno> {
-        // SAFETY: each request of this file comes with the structure that <linux/userfaultfd.h> defines for it,
-        // which the kernel reads and writes only during the call; what it does to page tables is confined to
-        // registered ranges of the application's view, where the runtime holds no references.
+        // SAFETY: each request of this file comes with the structure that <linux/userfaultfd.h> defines for
+        // it, which the kernel reads and writes only during the call. Its effects on page tables are confined
+        // to registered ranges of the application's view, to which the runtime has no references.
         let status = unsafe {
             libc::syscall(libc::SYS_ioctl, self.descriptor.as_raw_fd(), request, &raw mut *argument)
         };
@@ -215,8 +217,8 @@ impl Userfaultfd {
         self.ioctl(UFFDIO_REGISTER, &mut UffdioRegister { range: range.into(), mode, ioctls: 0 })
     }
 
-    /// Maps the frames of `range` that are not mapped yet. Calls `met_mapped` for each granule that was mapped already: its
-    /// write protection is as before, and who waits on it still waits.
+    /// Maps the frames of `range` that are not mapped yet. Calls `met_mapped` for each granule that was
+    /// mapped already: its write protection is unchanged, and threads that wait for it still wait.
     fn map(
         &self,
         range: Addresses,
@@ -236,12 +238,12 @@ impl Userfaultfd {
                     start += piece.bytes;
                     bytes_max = end - start;
                 }
-                // The piece is in more than one of the kernel's mappings, which is more than it takes: the program may execute a part
-                // of it, or has given advice on it.
+                // The piece spans several of the kernel's mappings, which the call does not accept: the
+                // program may execute a part of it, or has given advice on it.
                 Err(Errno::NOENT) if piece.bytes > granule_bytes => {
                     bytes_max = (piece.bytes / 2).next_multiple_of(granule_bytes);
                 }
-                // A part was mapped; what stopped the kernel shows when we go on from there.
+                // A part was mapped; continuing from there shows what stopped the kernel.
                 Err(Errno::AGAIN) => start += usize::try_from(argument.mapped).unwrap_or(0),
                 Err(Errno::EXIST) => {
                     met_mapped(Addresses { start, bytes: granule_bytes })?;
@@ -253,7 +255,8 @@ impl Userfaultfd {
         Ok(())
     }
 
-    /// Sets or clears the write protection of what is mapped in `range`; clearing wakes who waits there.
+    /// Sets or clears the write protection of mapped pages in `range`; clearing wakes threads that wait
+    /// there.
     fn write_protect(&self, range: Addresses, on: bool) -> Result<(), Errno> {
         let mode = if on { UFFDIO_WRITEPROTECT_MODE_WP } else { 0 };
         loop {
@@ -268,7 +271,7 @@ impl Userfaultfd {
         self.ioctl(UFFDIO_WAKE, &mut UffdioRange::from(range))
     }
 
-    /// Tries what registered pages will need on a page of its own.
+    /// Tries the operations on registered pages with a page of its own.
     fn probe(&self, pagemap: Option<&Pagemap>) -> Result<(), MemoryError> {
         let bytes = rustix::param::page_size();
         let memfd = memfd_create("hiroba-probe", MemfdFlags::CLOEXEC)
@@ -293,8 +296,8 @@ impl Userfaultfd {
     }
 }
 
-/// Tries on a page that is mapped and write-protected whether a store goes through and is found, once, and also when the
-/// kernel drops the entry before anybody asks.
+/// Tries on a mapped, write-protected page whether a store succeeds and is found exactly once, also when the
+/// kernel drops the entry before the scan.
 fn probe_tracking(pagemap: &Pagemap, scratch: &Mapping) -> Result<(), MemoryError> {
     let range = Addresses { start: scratch.start().addr(), bytes: scratch.bytes() };
     let lacks = |missing: String| MemoryError::NoAsyncTracking { missing };
@@ -306,7 +309,8 @@ fn probe_tracking(pagemap: &Pagemap, scratch: &Mapping) -> Result<(), MemoryErro
         Ok(written_bytes)
     };
     let store = |value: u8| {
-        // SAFETY: the probe's own page, mapped with a frame behind it, whose write protection the kernel lifts by itself.
+        // SAFETY: the probe's own page, mapped with a frame behind it, whose write protection the kernel
+        // clears by itself.
         unsafe { scratch.start().write_volatile(value) };
     };
     let before = written()?;
@@ -323,7 +327,7 @@ fn probe_tracking(pagemap: &Pagemap, scratch: &Mapping) -> Result<(), MemoryErro
     Err(lacks(format!("PAGEMAP_SCAN that finds each write once (not {found:?} bytes in four scans)")))
 }
 
-/// A bare descriptor: from the device whose file permissions say who may, else from the system call.
+/// Opens a descriptor: from the device, whose file permissions decide, otherwise by the system call.
 fn open_descriptor(delivery: Delivery) -> Result<OwnedFd, MemoryError> {
     const PURPOSE: &str = "a userfaultfd";
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
@@ -332,7 +336,7 @@ fn open_descriptor(delivery: Delivery) -> Result<OwnedFd, MemoryError> {
             // SAFETY: the request takes flags by value and touches no memory.
             let fd = unsafe { libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW as _, flags) };
             if fd >= 0 {
-                // SAFETY: the kernel just made this descriptor, and nobody else knows of it.
+                // SAFETY: the kernel just made this descriptor, and no other code knows of it.
                 return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
             }
             if let errno @ (Errno::MFILE | Errno::NFILE) = last_errno() {
@@ -352,7 +356,7 @@ fn open_descriptor(delivery: Delivery) -> Result<OwnedFd, MemoryError> {
         // SAFETY: the call takes flags by value and touches no memory.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         if fd >= 0 {
-            // SAFETY: the kernel just made this descriptor, and nobody else knows of it.
+            // SAFETY: the kernel just made this descriptor, and no other code knows of it.
             return Ok(unsafe { OwnedFd::from_raw_fd(fd as c_int) });
         }
         errno = last_errno();
@@ -364,12 +368,13 @@ fn open_descriptor(delivery: Delivery) -> Result<OwnedFd, MemoryError> {
     })
 }
 
-/// Which features this kernel lacks; a descriptor that asks for none is told of all.
+/// Returns the error that names the features this kernel lacks. A descriptor that requests none learns all of
+/// them.
 fn why_too_old(delivery: Delivery, tracking: WriteTracking) -> MemoryError {
     let mut api = UffdioApi { api: UFFD_API, features: 0, ioctls: 0 };
     if let Ok(descriptor) = open_descriptor(delivery) {
         let asked = Userfaultfd { descriptor };
-        // A refusal leaves no feature offered, and all are named.
+        // A refusal leaves no feature offered; then all are named.
         let _ = asked.ioctl(UFFDIO_API, &mut api);
     }
     let names = |missing: u64| {
@@ -383,8 +388,8 @@ fn why_too_old(delivery: Delivery, tracking: WriteTracking) -> MemoryError {
     }
 }
 
-/// Two watched ranges are one scan when no more granules than this lie between them: looking at so many costs about what another
-/// call would.
+/// Two watched ranges are scanned together when at most this many granules lie between them: scanning that
+/// many costs about as much as another call.
 const JOINED_GAP_GRANULES_MAX: u64 = 512;
 
 /// Joins ranges that come in ascending order.
@@ -394,7 +399,7 @@ struct Joining {
 }
 
 impl Joining {
-    /// Adds a range; what those before make together, if it may not be joined to them across the gap.
+    /// Adds a range. Returns the joined ranges before it, if it may not be joined to them across the gap.
     fn add(&mut self, range: PageRange, may_join: impl Fn(PageRange) -> bool) -> Option<PageRange> {
         let gap_behind =
             |before: PageRange| PageRange { first: before.end(), count: range.first.0 - before.end().0 };
@@ -408,38 +413,40 @@ impl Joining {
     }
 }
 
-/// One in so many collections looks for chunks of the watched set that have become empty.
+/// One collection in this many removes chunks of the watched set that have become empty.
 const COLLECTIONS_PER_TIDYING: u64 = 64;
 
-/// What asynchronous tracking needs beside the userfaultfd.
+/// State of asynchronous tracking beside the userfaultfd.
 struct Tracker {
     pagemap: Pagemap,
     watched: WatchedSet,
-    /// What the userfaultfd covers: a scan must not touch anything else.
+    /// Pages that the userfaultfd covers: a scan must not touch any others.
     registered: SparsePageSet,
     collections: AtomicU64,
     faulting: Faulting,
 }
 
-/// Pages on which stores fault although the others' are noted. The kernel notes writes for a whole userfaultfd, so they have their own.
+/// Pages on which stores fault although stores to other pages are recorded. The kernel records writes for a
+/// whole userfaultfd, so these pages have their own.
 struct Faulting {
     uffd: Userfaultfd,
     pages: SparsePageSet,
-    /// Whether there are any.
+    /// True if there are any.
     is_used: AtomicBool,
 }
 
 /// The application's view under a userfaultfd.
 pub(super) struct Supervised {
     uffd: Userfaultfd,
-    /// Granules whose entries are probably present: it only chooses which call is tried first. The kernel drops
-    /// entries unseen, so a fault on an absent entry takes the granule out (`forget`), and the next `protect` maps it.
+    /// Granules whose entries are probably present. The set only decides which call is tried first: the
+    /// kernel drops entries unseen. A fault on an absent entry removes the granule (`forget`), and the next
+    /// `protect` maps it.
     mapped: SparsePageSet,
     /// Granules of long pages whose entries are probably write-protected.
     protected: SparsePageSet,
     tracker: Option<Tracker>,
     delivery: Delivery,
-    // Last, so that the descriptor is closed when the region is free for another source.
+    // Last, so that the descriptor is closed when the region becomes free for another source.
     claim: Claim,
 }
 
@@ -483,13 +490,13 @@ impl Supervised {
         self.claim.memory()
     }
 
-    /// All descriptors on which faults are told.
+    /// Returns all descriptors on which faults are reported.
     pub(super) fn descriptors(&self) -> Vec<&OwnedFd> {
         let faulting = self.tracker.as_ref().map(|tracker| &tracker.faulting.uffd);
         [Some(&self.uffd), faulting].into_iter().flatten().map(|uffd| &uffd.descriptor).collect()
     }
 
-    /// Those on which there can be any now.
+    /// Returns the descriptors on which there can be faults now.
     pub(super) fn descriptors_in_use(&self) -> impl Iterator<Item = &OwnedFd> {
         // Relaxed: the pages are registered before any thread can fault on them.
         let in_use = |faulting: &&Faulting| faulting.is_used.load(Ordering::Relaxed);
@@ -500,7 +507,7 @@ impl Supervised {
             .map(|uffd| &uffd.descriptor)
     }
 
-    /// Whether the first store to these pages faults, all of which were registered alike.
+    /// Returns true if stores to these pages fault; all of them were registered alike.
     fn do_stores_fault(&self, pages: PageRange) -> bool {
         match &self.tracker {
             // Relaxed: as above.
@@ -545,7 +552,7 @@ impl Supervised {
         self.protect(pages, Access::None)
     }
 
-    /// The kernel forgets them with the mapping that it replaces.
+    /// Removes pages from the record; the kernel forgets them with the mapping that it replaces.
     pub(super) fn let_go(&self, pages: PageRange) -> Result<(), MemoryError> {
         if let Some(tracker) = &self.tracker {
             for set in [&tracker.registered, &tracker.faulting.pages] {
@@ -564,7 +571,7 @@ impl Supervised {
         if bytes == 0 {
             return Ok(());
         }
-        // First: a collection in another thread would take entries that go for written ones.
+        // First: otherwise a collection in another thread would take the changed entries for written ones.
         self.unwatch(pages)?;
         if access == Access::None {
             self.unmap(offset, bytes)?;
@@ -603,13 +610,14 @@ impl Supervised {
         if write_protected && pages.count > 1 {
             self.protected.insert_range(pages).map_err(MemoryError::system(PAGE_TABLE))?;
         }
-        // Mapping and clearing wake; setting the protection of what was mapped does not.
+        // Mapping and clearing wake threads; setting the protection of mapped pages does not.
         if some_sleep_on { self.wake(pages) } else { Ok(()) }
     }
 
-    /// Takes out the entries of long pages that are about to be writable again. The kernel does not make an entry writable when it clears its protection:
-    /// the first store to each would fault, which costs several times what mapping all anew does. A thread that meets the gap
-    /// faults, and goes on when they are mapped.
+    /// Removes the entries of long pages that are about to become writable again. The kernel does not make an
+    /// entry writable when it clears the protection: the first store to each would fault, which costs several
+    /// times as much as mapping all of them anew. A thread that meets the gap faults, and resumes when they
+    /// are mapped.
     fn unmap_protected(&self, pages: PageRange) -> Result<(), MemoryError> {
         for (run, is_protected) in self.protected.runs(pages) {
             if is_protected && run.count > 1 {
@@ -636,12 +644,12 @@ impl Supervised {
         self.memory().populate(pages)?;
         let mut some_sleep_on = false;
         for (run, was_watched) in tracker.watched.runs_of(pages) {
-            // Before the entry can be written without a fault: else a collection in another thread might take the note of
-            // a write for one about a granule that nobody asks for.
+            // Before the entry can be written without a fault: otherwise a collection in another thread might
+            // take the record of a write for that of an unwatched granule.
             tracker.watched.insert_range(run).map_err(MemoryError::system(PAGE_TABLE))?;
             for (part, probably_mapped) in self.mapped.runs(run) {
                 some_sleep_on |= match (was_watched, probably_mapped) {
-                    // What is noted stays noted.
+                    // Recorded writes stay recorded.
                     (true, true) => true,
                     (true, false) => self.map_again(part)?,
                     (false, true) => self.protect_mapped(part)?,
@@ -652,8 +660,9 @@ impl Supervised {
         if some_sleep_on { self.wake(pages) } else { Ok(()) }
     }
 
-    /// Maps watched granules whose entries the kernel dropped, together with what it knew of writes: without protection, so
-    /// that the next collection finds them written. True when some were mapped, and sleepers must be woken.
+    /// Maps watched granules whose entries the kernel dropped together with its record of writes. They are
+    /// mapped unprotected, so that the next collection reports them as written. Returns true if some were
+    /// mapped already, and sleeping threads must be woken.
     fn map_again(&self, run: PageRange) -> Result<bool, MemoryError> {
         let mut met_mapped = false;
         let note = |_| {
@@ -665,14 +674,14 @@ impl Supervised {
         Ok(met_mapped)
     }
 
-    /// Begins to note writes to granules that are mapped.
+    /// Begins to record writes to mapped granules.
     fn protect_mapped(&self, run: PageRange) -> Result<bool, MemoryError> {
         self.uffd.write_protect(self.addresses(run), true).map_err(MemoryError::of_view(WRITEPROTECT))?;
         Ok(true)
     }
 
-    /// Maps granules so that writes to them are noted. Those that were mapped already are protected one by one: those that this
-    /// call has mapped may have been written since by a thread that waited for them.
+    /// Maps granules so that writes to them are recorded. Granules that were mapped already are protected one
+    /// by one, because a waiting thread may have written to those that this call has mapped.
     fn map_protected(&self, run: PageRange) -> Result<bool, MemoryError> {
         let mut met_mapped = false;
         let protect = |granule| {
@@ -702,17 +711,18 @@ impl Supervised {
             .watched
             .each_run(|run| joining.add(run, is_near).map_or(Ok(()), |span| self.scan(tracker, span, out)))?;
         joining.pending.map_or(Ok(()), |span| self.scan(tracker, span, out))?;
-        // Relaxed: any count will do.
+        // Relaxed: the exact count does not matter.
         if tracker.collections.fetch_add(1, Ordering::Relaxed) % COLLECTIONS_PER_TIDYING == 0 {
             tracker.watched.tidy().map_err(MemoryError::system(PAGE_TABLE))?;
         }
         Ok(())
     }
 
-    /// Adds to `out` what of these was watched and written, and begins anew there.
+    /// Adds the watched and written granules of a span to `out`, and resets their records.
     ///
-    /// To the kernel, mapped granules that nobody watches are written, and a scan that begins anew would protect them, at the cost of a shootdown
-    /// and of a trap when they are. Where such lie between watched ones, a scan that changes nothing finds what was written first: mostly little.
+    /// The kernel takes mapped granules that are not watched for written, and a scan that resets would
+    /// protect them, at the cost of a shootdown and of a trap at the next write. Where such granules lie
+    /// between watched ones, a scan without changes first finds the written ones, which are mostly few.
     fn scan(&self, tracker: &Tracker, span: PageRange, out: &mut PageSet) -> Result<(), MemoryError> {
         let has_others = |pages: PageRange| {
             let mut unwatched = tracker.watched.runs_of(pages).filter(|(_, watched)| !watched);
@@ -747,7 +757,7 @@ impl Supervised {
     ) -> Result<(), MemoryError> {
         let visit = |found: Addresses| {
             let written = self.granules_at(found);
-            // As it is now: the scan may have met granules that another thread has just begun to watch.
+            // The present state: the scan may have met granules that another thread has just begun to watch.
             for (run, watched) in tracker.watched.runs_of(written) {
                 if watched {
                     run.iter().for_each(|granule| {
@@ -768,9 +778,10 @@ impl Supervised {
         scanned.map_err(MemoryError::system(PAGEMAP_SCAN))
     }
 
-    /// Notes that a fault found no entry for `granule`.
+    /// Records that a fault found no entry for `granule`.
     pub(super) fn forget(&self, granule: PageId) {
-        // Without memory for the note, the next `protect` tries the slower way in vain, and the fault comes again.
+        // Without memory for the record, the next `protect` tries the slower way in vain, and the fault
+        // repeats.
         let _ = self.mapped.remove_range(PageRange::single(granule));
     }
 
@@ -786,22 +797,19 @@ impl Supervised {
 
     fn granules_at(&self, addresses: Addresses) -> PageRange {
         let unit = self.memory().granule().bytes();
-        let first = PageId(((addresses.start - self.memory().region_start()) / unit) as u64);
+        let first = self.memory().page_of(addresses.start).expect("only addresses of the view are scanned");
         PageRange { first, count: (addresses.bytes / unit) as u64 }
     }
 
     fn addresses(&self, pages: PageRange) -> Addresses {
         let unit = self.memory().granule().bytes();
-        Addresses {
-            start: self.memory().region_start() + pages.first.0 as usize * unit,
-            bytes: pages.count as usize * unit,
-        }
+        Addresses { start: self.memory().address_of(pages.first).addr(), bytes: pages.count as usize * unit }
     }
 }
 
 impl Drop for Supervised {
     fn drop(&mut self) {
-        // Before the descriptor closes: pages it no longer watches must not be accessible.
+        // Before the descriptor closes: pages that it no longer watches must not be accessible.
         self.claim.close_application();
     }
 }

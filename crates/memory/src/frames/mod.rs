@@ -1,4 +1,5 @@
-//! Frames: which pages have one, which are watched, and what frames and twins take together.
+//! Frames: the sets of pages that have one or are watched, and the memory that frames and twins take
+//! together.
 
 mod populated;
 mod watched;
@@ -8,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use populated::SparsePageSet;
 pub(crate) use watched::WatchedSet;
 
-/// The account of memory that holds page contents: frames and twins.
+/// The account of memory with page contents: frames and twins.
 #[derive(Debug, Default)]
 pub(crate) struct ResidentAccount {
     frames: AtomicU64,

@@ -1,8 +1,8 @@
-//! Sets of pages of a region that may have billions of them.
+//! Sets of pages for a region of possibly billions of pages.
 //!
-//! A table of chunks of 32,768 pages each: no chunk means "none of these", one shared chunk means "all of
-//! these", any other is a bitmap of 4 KiB made on demand. Lookups and changes take no lock and no memory
-//! from the allocator, so a fault handler may make them in signal context.
+//! The set is a table of chunks of 32,768 pages each. No chunk means that none of the pages is in the set;
+//! one shared chunk means that all are; any other chunk is a bitmap of 4 KiB, made on demand. Lookups and
+//! changes take no lock and no memory from the allocator, so a fault handler may make them in signal context.
 
 use core::{
     fmt, ptr,
@@ -16,17 +16,17 @@ use crate::mapping::Mapping;
 
 const WORD_BITS: u64 = u64::BITS as u64;
 const CHUNK_WORDS: usize = 512;
-/// How many pages one slot of the table stands for.
+/// Number of pages per slot of the table.
 pub(crate) const CHUNK_PAGES: u64 = CHUNK_WORDS as u64 * WORD_BITS;
 
 struct Chunk {
     words: [AtomicU64; CHUNK_WORDS],
 }
 
-/// Stands for every chunk whose pages are all in the set; never written.
+/// The shared chunk whose pages are all in the set; never written.
 static FULL: Chunk = Chunk { words: [const { AtomicU64::new(u64::MAX) }; CHUNK_WORDS] };
 
-/// What a chunk's slot in the table holds.
+/// The state of a chunk's slot in the table.
 #[derive(Clone, Copy)]
 enum ChunkState<'a> {
     Empty,
@@ -48,39 +48,40 @@ impl fmt::Debug for SparsePageSet {
 }
 
 impl SparsePageSet {
-    /// The empty set of a region of `pages` pages.
+    /// Makes the empty set of a region of `pages` pages.
     pub(crate) fn new(pages: u64) -> Result<SparsePageSet, Errno> {
         let chunks = usize::try_from(pages.div_ceil(CHUNK_PAGES)).map_err(|_| Errno::NOMEM)?;
         let table = Mapping::of_zeros(chunks.max(1) * size_of::<AtomicPtr<Chunk>>())?;
         Ok(SparsePageSet { table, pages })
     }
 
-    /// How many pages there are that may be in the set.
+    /// Returns the number of pages in the region.
     pub(crate) fn pages(&self) -> u64 {
         self.pages
     }
 
     fn slots(&self) -> &[AtomicPtr<Chunk>] {
         let count = self.table.bytes() / size_of::<AtomicPtr<Chunk>>();
-        // SAFETY: the mapping is aligned to a system page, lives as long as `self`, holds `count` slots, and
-        // zeros are null pointers; it is only ever reached as atomics.
+        // SAFETY: the mapping is aligned to a system page, lives as long as `self` and contains `count`
+        // slots, and zeros are null pointers; it is only accessed as atomics.
         unsafe { core::slice::from_raw_parts(self.table.start().cast::<AtomicPtr<Chunk>>(), count) }
     }
 
     fn state(&self, chunk: u64) -> ChunkState<'_> {
-        // SYNC POINT: pairs with the release in `chunk_for_change` and `fill`, so that a new chunk's words are seen.
+        // SYNC POINT: pairs with the release in `chunk_for_change` and `fill`, so that a new chunk's words
+        // are visible.
         let found = self.slots()[chunk as usize].load(Ordering::Acquire);
         if ptr::eq(found, &raw const FULL) {
             return ChunkState::Full;
         }
-        // SAFETY: a slot holds null, FULL or a chunk that this set mapped and unmaps only in `drop`.
+        // SAFETY: a slot contains null, FULL or a chunk that this set mapped and unmaps only in `drop`.
         match unsafe { found.as_ref() } {
             None => ChunkState::Empty,
             Some(chunk) => ChunkState::Mixed(chunk),
         }
     }
 
-    /// A chunk that can be changed in the slot, made if need be with the value that it stood for.
+    /// Returns a chunk that can be changed, made with the slot's present value if need be.
     fn chunk_for_change(&self, chunk: u64) -> Result<&Chunk, Errno> {
         let (expected, word) = match self.state(chunk) {
             ChunkState::Mixed(chunk) => return Ok(chunk),
@@ -91,7 +92,7 @@ impl SparsePageSet {
         let made_chunk = made.start().cast::<Chunk>();
         if word != 0 {
             // SAFETY: the mapping is as large as a chunk, aligned to a system page, zeros are a valid chunk,
-            // and nobody else knows of it yet.
+            // and no other code knows of it yet.
             let fresh = unsafe { &*made_chunk };
             fresh.words.iter().for_each(|target| target.store(word, Ordering::Relaxed));
         }
@@ -100,15 +101,15 @@ impl SparsePageSet {
         match slot.compare_exchange(expected, made_chunk, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
                 core::mem::forget(made);
-                // SAFETY: the chunk is in the table now, from where only `drop` takes it.
+                // SAFETY: the chunk is in the table now, from which only `drop` removes it.
                 Ok(unsafe { &*made_chunk })
             }
-            // Another thread was first; ours unmaps itself.
+            // Another thread was first; our mapping unmaps itself.
             Err(_) => self.chunk_for_change(chunk),
         }
     }
 
-    /// Whether `page` is in the set.
+    /// Returns true if `page` is in the set.
     pub(crate) fn contains(&self, page: PageId) -> bool {
         if page.0 >= self.pages {
             return false;
@@ -117,20 +118,21 @@ impl SparsePageSet {
             ChunkState::Empty => false,
             ChunkState::Full => true,
             ChunkState::Mixed(chunk) => {
-                // SYNC POINT: pairs with the release in `insert_range`: who sees the bit sees what was done before it was set.
+                // SYNC POINT: pairs with the release in `insert_range`: a thread that sees the bit sees what
+                // was done before it was set.
                 let word = chunk.words[word_of(page.0)].load(Ordering::Acquire);
                 word & (1 << (page.0 % WORD_BITS)) != 0
             }
         }
     }
 
-    /// Whether all pages of `range` are in the set.
+    /// Returns true if all pages of `range` are in the set.
     pub(crate) fn contains_range(&self, range: PageRange) -> bool {
         let end = range.end().0;
         end <= self.pages && (range.count == 0 || self.run_at(range.first.0, end) == (true, end))
     }
 
-    /// Adds pages; returns how many were not in the set before.
+    /// Adds pages. Returns how many were not in the set before.
     pub(crate) fn insert_range(&self, range: PageRange) -> Result<u64, Errno> {
         let mut added = 0;
         for piece in self.chunk_pieces(range) {
@@ -152,7 +154,7 @@ impl SparsePageSet {
         Ok(added)
     }
 
-    /// Takes pages out; returns how many were in the set before.
+    /// Removes pages. Returns how many were in the set before.
     pub(crate) fn remove_range(&self, range: PageRange) -> Result<u64, Errno> {
         let mut removed = 0;
         for piece in self.chunk_pieces(range) {
@@ -173,12 +175,13 @@ impl SparsePageSet {
         Ok(removed)
     }
 
-    /// Whether any page of `range` is in the set.
+    /// Returns true if any page of `range` is in the set.
     pub(crate) fn contains_any(&self, range: PageRange) -> bool {
         self.runs(range).any(|(_, inside)| inside)
     }
 
-    /// The maximal runs of `range` whose pages are all in the set (`true`) or all outside it, in order.
+    /// Returns the maximal runs of `range` whose pages are all in the set (`true`) or all outside it, in
+    /// order.
     pub(crate) fn runs(&self, range: PageRange) -> impl Iterator<Item = (PageRange, bool)> + '_ {
         let end = range.end().0.min(self.pages);
         let mut next = range.first.0;
@@ -193,51 +196,61 @@ impl SparsePageSet {
         })
     }
 
-    /// Turns an empty chunk into a full one; false when it is not empty.
+    /// Turns an empty chunk into a full one. Returns false if it is not empty.
     fn fill(&self, chunk: u64) -> bool {
         let full = (&raw const FULL).cast_mut();
         let slot = &self.slots()[chunk as usize];
         slot.compare_exchange(ptr::null_mut(), full, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Turns a full chunk into an empty one; false when it is not full.
+    /// Turns a full chunk into an empty one. Returns false if it is not full.
     fn empty(&self, chunk: u64) -> bool {
         let full = (&raw const FULL).cast_mut();
         let slot = &self.slots()[chunk as usize];
         slot.compare_exchange(full, ptr::null_mut(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Whether `first` is in the set, and the end (at most `end`) of the run of pages like it.
+    /// Returns whether `first` is in the set, and the end (at most `end`) of the run of pages like it.
+    ///
+    /// The run contains `first` whatever other threads change meanwhile, because the bit of `first` is read
+    /// only once.
     fn run_at(&self, first: u64, end: u64) -> (bool, u64) {
-        let inside = self.contains(PageId(first));
+        let mut inside = None;
         let mut at = first;
         while at < end {
             let chunk_start = at / CHUNK_PAGES * CHUNK_PAGES;
-            match self.state(at / CHUNK_PAGES) {
-                ChunkState::Empty if inside => return (inside, at),
-                ChunkState::Full if !inside => return (inside, at),
-                ChunkState::Empty | ChunkState::Full => {}
+            let all_alike = match self.state(at / CHUNK_PAGES) {
+                ChunkState::Empty => false,
+                ChunkState::Full => true,
                 ChunkState::Mixed(chunk) => {
                     let (first, last) = (word_of(at), word_of(end.min(chunk_start + CHUNK_PAGES) - 1));
-                    // What lies before `at` in its word is of no interest.
+                    // Bits before `at` in its word are ignored.
                     let mut mask = u64::MAX << (at % WORD_BITS);
                     let differing = |(word, bits): (usize, &AtomicU64)| {
+                        // SYNC POINT: as in `contains`.
                         let bits = bits.load(Ordering::Acquire);
+                        let inside = *inside.get_or_insert(bits & (1 << (at % WORD_BITS)) != 0);
                         let bits =
                             if inside { !bits } else { bits } & core::mem::replace(&mut mask, u64::MAX);
                         (bits != 0).then(|| word as u64 * WORD_BITS + u64::from(bits.trailing_zeros()))
                     };
-                    if let Some(differs) = (first..).zip(&chunk.words[first..=last]).find_map(differing) {
+                    let differs = (first..).zip(&chunk.words[first..=last]).find_map(differing);
+                    if let (Some(inside), Some(differs)) = (inside, differs) {
                         return (inside, (chunk_start + differs).min(end));
                     }
+                    at = chunk_start + CHUNK_PAGES;
+                    continue;
                 }
+            };
+            if *inside.get_or_insert(all_alike) != all_alike {
+                return (!all_alike, at);
             }
             at = chunk_start + CHUNK_PAGES;
         }
-        (inside, end)
+        (inside == Some(true), end)
     }
 
-    /// The parts of `range` by chunk.
+    /// Splits `range` by chunk.
     fn chunk_pieces(&self, range: PageRange) -> impl Iterator<Item = PageRange> + use<> {
         pieces(range.first.0, range.end().0.min(self.pages), CHUNK_PAGES)
     }
@@ -248,7 +261,8 @@ impl Drop for SparsePageSet {
         for slot in self.slots() {
             let chunk = slot.load(Ordering::Acquire);
             if !chunk.is_null() && !ptr::eq(chunk, &raw const FULL) {
-                // SAFETY: the chunk was mapped by `chunk_for_change` and `&mut self` says that nobody uses it.
+                // SAFETY: the chunk was mapped by `chunk_for_change`, and `&mut self` shows that no other
+                // thread uses it.
                 let _ = unsafe { rustix::mm::munmap(chunk.cast(), size_of::<Chunk>()) };
             }
         }
@@ -269,7 +283,7 @@ fn pieces(first: u64, end: u64, unit: u64) -> impl Iterator<Item = PageRange> {
     })
 }
 
-/// The words of a chunk that `piece`, which lies in one chunk, touches, each with the bits it touches.
+/// Returns the words of a chunk that `piece`, which lies in one chunk, covers, each with the covered bits.
 fn word_masks(piece: PageRange) -> impl Iterator<Item = (usize, u64)> {
     pieces(piece.first.0, piece.end().0, WORD_BITS).map(|bits| {
         let ones = if bits.count == WORD_BITS { u64::MAX } else { (1 << bits.count) - 1 };
@@ -362,5 +376,25 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         assert_eq!(added, 3000 * 7);
+    }
+
+    /// A fault handler removes a page while another thread walks the set.
+    #[test]
+    fn no_run_is_empty_while_other_threads_change_its_pages() {
+        let set = SparsePageSet::new(CHUNK_PAGES).unwrap();
+        let page = range(CHUNK_PAGES / 2, 1);
+        let walks_are_over = core::sync::atomic::AtomicBool::new(false);
+        let empty_runs = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !walks_are_over.load(Ordering::Relaxed) {
+                    set.insert_range(page).unwrap();
+                    set.remove_range(page).unwrap();
+                }
+            });
+            let empty_runs = (0..300_000).filter(|_| set.runs(page).any(|(run, _)| run.count == 0)).count();
+            walks_are_over.store(true, Ordering::Relaxed);
+            empty_runs
+        });
+        assert_eq!(empty_runs, 0);
     }
 }

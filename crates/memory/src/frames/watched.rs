@@ -1,4 +1,4 @@
-//! The granules whose writes are noted by the kernel and asked for at releases.
+//! The granules whose writes the kernel records, and which releases query.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -7,25 +7,26 @@ use rustix::io::Errno;
 
 use super::SparsePageSet;
 
-/// How many granules a group has: a word of the set of granules.
+/// Number of granules in a group: a word of the set of granules.
 const GROUP_GRANULES: u64 = u64::BITS as u64;
 
-/// A set of granules that is walked often: what it walks is in proportion to what is watched, not to the region.
+/// A set of granules that is walked often. A walk costs in proportion to the watched granules, not to the
+/// region.
 ///
 /// Changes to different granules, and walks, may happen at once in any threads and in signal context.
 #[derive(Debug)]
 pub(crate) struct WatchedSet {
     granules: SparsePageSet,
-    /// The groups of granules that may hold any, as "pages" of their own.
+    /// The groups that may contain watched granules, as "pages" of their own.
     groups: SparsePageSet,
-    /// No group before the first of these, and none from the second on, has ever held any.
+    /// No group before the first of these, and none from the second on, has ever contained any.
     first_group: AtomicU64,
     end_group: AtomicU64,
-    /// How many granules are watched: nothing at all is the case that must cost nothing.
+    /// Number of watched granules. With none, walks must cost nothing.
     count: AtomicU64,
-    /// How many walks are under way.
+    /// Number of walks under way.
     walks: AtomicU64,
-    /// `groups` may lack some for a moment.
+    /// True while `groups` may lack some.
     tidying: AtomicBool,
 }
 
@@ -41,7 +42,7 @@ impl Drop for Walk<'_> {
 }
 
 impl WatchedSet {
-    /// The empty set of a region of `granules` granules.
+    /// Makes the empty set of a region of `granules` granules.
     pub(crate) fn new(granules: u64) -> Result<WatchedSet, Errno> {
         Ok(WatchedSet {
             granules: SparsePageSet::new(granules)?,
@@ -65,15 +66,15 @@ impl WatchedSet {
         self.first_group.fetch_min(first, Ordering::AcqRel);
         self.end_group.fetch_max(end, Ordering::AcqRel);
         for group in first..end {
-            // SYNC POINT: with `tidy_alone`, which removes first and looks at the granules afterwards: always
-            // a read-modify-write (a single page of a set never takes the short way of whole chunks), so one
-            // of the two sees the other.
+            // SYNC POINT: with `tidy_alone`, which removes first and reads the granules afterwards. This is
+            // always a read-modify-write (a single page of a set never takes the shortcut of whole chunks),
+            // so one of the two sees the other.
             self.groups.insert_range(PageRange::single(PageId(group)))?;
         }
         Ok(())
     }
 
-    /// Takes granules out.
+    /// Removes granules.
     pub(crate) fn remove_range(&self, range: PageRange) -> Result<(), Errno> {
         if self.is_empty() {
             return Ok(());
@@ -83,19 +84,20 @@ impl WatchedSet {
         Ok(())
     }
 
-    /// Whether nothing is watched.
+    /// Returns true if nothing is watched.
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// The maximal runs of `range` that are watched (`true`) or not, in order.
+    /// Returns the maximal runs of `range` that are watched (`true`) or not, in order.
     pub(crate) fn runs_of(&self, range: PageRange) -> impl Iterator<Item = (PageRange, bool)> + '_ {
         self.granules.runs(range)
     }
 
-    /// Calls `visit` for what is watched, in order and in maximal runs, until it fails.
+    /// Calls `visit` for watched granules, in order and in maximal runs, until it fails.
     pub(crate) fn each_run<E>(&self, mut visit: impl FnMut(PageRange) -> Result<(), E>) -> Result<(), E> {
-        // SYNC POINT: with `tidy`, which says that it tidies before it looks for walks: one of the two sees the other.
+        // SYNC POINT: with `tidy`, which announces itself before it looks for walks: one of the two sees the
+        // other.
         self.walks.fetch_add(1, Ordering::SeqCst);
         let _walk = Walk { set: self };
         if self.tidying.load(Ordering::SeqCst) {
@@ -116,8 +118,8 @@ impl WatchedSet {
         self.granules.runs(granules).filter(|(_, inside)| *inside).try_for_each(|(run, _)| visit(run))
     }
 
-    /// Forgets groups that hold no granule any more, so that later walks pass them by. Does nothing while
-    /// walks are under way.
+    /// Forgets groups without granules, so that later walks skip them. Does nothing while walks are under
+    /// way.
     pub(crate) fn tidy(&self) -> Result<(), Errno> {
         if self.tidying.swap(true, Ordering::SeqCst) {
             return Ok(());
@@ -150,7 +152,7 @@ impl WatchedSet {
     }
 }
 
-/// The granules of groups; the last group of a region may have fewer.
+/// Returns the granules of groups; the last group of a region may have fewer.
 fn granules_of(groups: PageRange) -> PageRange {
     PageRange { first: PageId(groups.first.0 * GROUP_GRANULES), count: groups.count * GROUP_GRANULES }
 }

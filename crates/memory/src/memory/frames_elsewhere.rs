@@ -1,4 +1,4 @@
-//! Pages whose frames are another node's: both views show that node's file.
+//! Pages whose frames belong to another node: both views map that node's file.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::PoisonError;
@@ -10,48 +10,46 @@ use rustix::{
 };
 
 use super::SharedMemory;
-use crate::{MemoryError, mapping::Mapping};
+use crate::MemoryError;
 
 impl SharedMemory {
-    /// Maps allocated pages onto frames that several nodes share, for good, in both views: those at the same offset of `frames`, another node's
-    /// file of the same length, or with `None` this node's own. The program's loads and stores run free from now on, and give frames as they
-    /// touch them.
+    /// Maps allocated pages permanently, in both views, onto frames that several nodes share: those at the
+    /// same offset of `frames`, another node's file of the same length, or with `None` of this node's own
+    /// file. From now on the program's loads and stores do not fault, and make frames on access.
     ///
-    /// The fault source has let go of the pages ([`FaultSource::let_go`](crate::FaultSource::let_go)), nothing has been written to them on this node, and no
-    /// thread knows their addresses yet.
-    ///
+    /// The fault source has given up the pages ([`FaultSource::let_go`](crate::FaultSource::let_go)), nothing
+    /// was written to them on this node, and no thread knows their addresses yet.
     /// # Errors
-    /// When the pages are not allocated, or the kernel has no more mappings for this process.
+    /// Fails if the pages are not allocated, or if the kernel has no more mappings for this process.
     pub fn map_onto(&self, pages: PageRange, frames: Option<BorrowedFd<'_>>) -> Result<(), MemoryError> {
         let (offset, bytes) = self.allocated_span(pages)?;
         let file = frames.unwrap_or(self.memfd.as_fd());
-        let show = |view: &Mapping| {
-            view.show(offset, bytes, file).map_err(|errno| match errno {
-                Errno::NOMEM => MemoryError::TooManyMappingsOfPeers,
-                errno => MemoryError::System { operation: "mmap of a home's frames", errno },
-            })?;
-            self.advise_view(view, offset, bytes)
+        let why = |errno| match errno {
+            Errno::NOMEM => MemoryError::TooManyMappingsOfPeers,
+            errno => MemoryError::System { operation: "mmap of a home's frames", errno },
         };
         if frames.is_some() {
-            show(&self.runtime)?;
+            self.runtime.show(offset, bytes, file, offset as u64).map_err(why)?;
+            self.advise_view(&self.runtime, offset, bytes)?;
         } else {
             let mut own = self.shared_frames.lock().unwrap_or_else(PoisonError::into_inner);
             own.push(pages);
         }
-        show(&self.application)?;
-        // Whoever asks finds frames there, which need not be made in this node's file and are not counted as its own.
+        self.application.show(offset, bytes, file).map_err(why)?;
+        self.advise_view(&self.application, offset, bytes)?;
+        // Queries find frames there, which need not be made in this node's file and do not count as its own.
         self.populated.insert_range(pages).map_err(MemoryError::system("mmap of a page table"))?;
         Ok(())
     }
 
-    /// What the frames take that this node keeps for all nodes, which come and go unseen, in bytes.
+    /// Returns the bytes of frames that this node keeps for all nodes, which are made without notice.
     pub(super) fn shared_frames_bytes(&self) -> u64 {
         let own = self.shared_frames.lock().unwrap_or_else(PoisonError::into_inner);
         let unit = self.granule().bytes() as u64;
         own.iter().map(|pages| self.frames_bytes(pages.first.0 * unit, pages.end().0 * unit)).sum()
     }
 
-    /// What the kernel knows of frames between two offsets of the memfd.
+    /// Returns the bytes of frames between two offsets of the memfd, from the kernel.
     fn frames_bytes(&self, start: u64, end: u64) -> u64 {
         let mut bytes = 0;
         let mut next = start;
@@ -85,12 +83,12 @@ mod tests {
     }
 
     fn store(memory: &SharedMemory, page: u64, value: u64) {
-        // SAFETY: callers have mapped or opened the page, so that it may be written.
+        // SAFETY: callers have mapped or opened the page for writing.
         unsafe { at(memory, page).write_volatile(value) };
     }
 
     fn load(memory: &SharedMemory, page: u64) -> u64 {
-        // SAFETY: callers have mapped or opened the page, so that it may be read.
+        // SAFETY: callers have mapped or opened the page for reading.
         unsafe { at(memory, page).read_volatile() }
     }
 
@@ -103,7 +101,7 @@ mod tests {
         node.open(range(0, 8)).unwrap();
         node.open(range(24, 8)).unwrap();
         store(&node, 7, 70);
-        // A node may be there before the home has mapped anything.
+        // A node may map before the home has mapped anything.
         node.map_onto(range(8, 16), Some(home.memfd.as_fd())).unwrap();
         store(&node, 8, 80);
         home.map_onto(range(8, 16), None).unwrap();
@@ -116,7 +114,7 @@ mod tests {
         node.write(PageId(9), 0, &90u64.to_ne_bytes()).unwrap();
         assert_eq!(node.atomic_u64(PageId(9), 0).unwrap().fetch_add(1, Ordering::AcqRel), 90);
         assert_eq!((load(&home, 9), load(&node, 9)), (91, 91));
-        // The home has the frames, whoever touched them first; the node has none of them.
+        // The home has the frames, whichever node touched them first; the other node has none of them.
         assert_eq!((home.resident_bytes(), node.resident_bytes()), (0, 0));
         assert_eq!((home.resident_bytes_max(), node.resident_bytes_max()), (3 * 4096, 0));
         node.close();

@@ -1,4 +1,4 @@
-//! What the program may have done to shared memory by system calls of its own: locking and executing.
+//! Effects of the program's own system calls on shared memory: locking and executing.
 
 use std::sync::atomic::Ordering;
 
@@ -9,21 +9,21 @@ use super::SharedMemory;
 use crate::{MemoryError, mapping::Locking};
 
 impl SharedMemory {
-    /// Keeps the frames of allocated pages from being swapped out. They are locked where the runtime sees them: locked entries of the
-    /// program's view could not be taken away.
+    /// Keeps the frames of allocated pages from being swapped out. They are locked in the runtime's view,
+    /// because locked entries of the program's view could not be removed.
     ///
     /// # Errors
-    /// What mlock(2) says.
+    /// Fails with the errno of mlock(2).
     pub fn lock(&self, pages: PageRange) -> Result<(), Errno> {
         let (offset, bytes) = self.allocated_span(pages).map_err(|_| Errno::NOMEM)?;
         self.runtime.lock(offset, bytes, Locking::Now)
     }
 
-    /// The same of those that the runtime comes to look at; none is made by this. It fails as [`lock`](Self::lock) would for want of rights or
-    /// room.
+    /// Locks frames when the runtime's view maps them; makes none. Fails as [`lock`](Self::lock) would for
+    /// lack of permission or room.
     ///
     /// # Errors
-    /// What mlock2(2) says.
+    /// Fails with the errno of mlock2(2).
     pub fn lock_on_fault(&self, pages: PageRange) -> Result<(), Errno> {
         let (offset, bytes) = self.allocated_span(pages).map_err(|_| Errno::NOMEM)?;
         self.runtime.lock(offset, bytes, Locking::OnFault)
@@ -32,22 +32,23 @@ impl SharedMemory {
     /// Undoes both.
     ///
     /// # Errors
-    /// What munlock(2) says.
+    /// Fails with the errno of munlock(2).
     pub fn unlock(&self, pages: PageRange) -> Result<(), Errno> {
         let (offset, bytes) = self.allocated_span(pages).map_err(|_| Errno::NOMEM)?;
         self.runtime.unlock(offset, bytes)
     }
 
-    /// Locks what of the pages has frames, as the kernel knows: in a job of one node it gives them without telling us.
+    /// Locks the pages that have frames according to the kernel: in a job of one node it makes frames without
+    /// telling us.
     ///
     /// # Errors
-    /// What mlock(2) says.
+    /// Fails with the errno of mlock(2).
     pub fn lock_resident(&self, pages: PageRange) -> Result<(), Errno> {
         let (offset, bytes) = self.allocated_span(pages).map_err(|_| Errno::NOMEM)?;
         let end = offset + bytes;
         let mut next = self.data_run(offset);
         while let Some((start, its_end)) = next.filter(|(start, _)| *start < end) {
-            // The last frame of a file may reach beyond what is asked for.
+            // The last run of frames may extend beyond the range.
             let its_end = its_end.min(end);
             self.runtime.lock(start, its_end - start, Locking::Now)?;
             next = self.data_run(its_end);
@@ -55,13 +56,14 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Whether the program may execute code in `page`.
+    /// Returns true if the program may execute code in `page`.
     pub fn is_executable(&self, page: PageId) -> bool {
         self.is_any_executable.load(Ordering::Relaxed) && self.executable.contains(page)
     }
 
-    /// Lets the program execute code in allocated pages, or no more. What loads and stores may do is the fault source's: this only notes it, and
-    /// [`FaultSource::execute`](crate::FaultSource::execute) has it done.
+    /// Records whether the program may execute code in allocated pages. This is only the record;
+    /// [`FaultSource::execute`](crate::FaultSource::execute) applies it, since the fault source controls
+    /// loads and stores.
     pub(crate) fn note_executable(&self, pages: PageRange, on: bool) -> Result<(), MemoryError> {
         let changed = if on {
             self.is_any_executable.store(true, Ordering::Relaxed);
@@ -74,20 +76,22 @@ impl SharedMemory {
         changed.map(drop).map_err(MemoryError::system("mmap of a page table"))
     }
 
-    /// The maximal runs of `pages` in which code may be executed (`true`), or may not, in order.
+    /// Returns the maximal runs of `pages` in which code may be executed (`true`), or may not, in order.
     pub(crate) fn executable_runs(&self, pages: PageRange) -> impl Iterator<Item = (PageRange, bool)> + '_ {
         self.executable.runs(pages)
     }
 
-    /// Whether any of the pages may hold code.
+    /// Returns true if any of the pages may contain code.
     pub(crate) fn is_any_executable(&self, pages: PageRange) -> bool {
         self.is_any_executable.load(Ordering::Relaxed) && self.executable.contains_any(pages)
     }
 
-    /// Lets the program execute code in pages whose loads and stores the kernel allows, whatever else watches over them; or no more.
+    /// Allows or forbids executing code in pages whose loads and stores the kernel permits, without a fault
+    /// source.
     ///
     /// # Errors
-    /// When the pages are not allocated, or the kernel refuses: too many mappings, or a security module.
+    /// Fails if the pages are not allocated, or if the kernel refuses: too many mappings, or a security
+    /// module.
     pub fn open_for_executing(&self, pages: PageRange, on: bool) -> Result<(), MemoryError> {
         let (offset, bytes) = self.allocated_span(pages)?;
         if !on && !self.is_any_executable(pages) {
@@ -109,7 +113,8 @@ mod tests {
         PageRange { first: PageId(first), count }
     }
 
-    /// What the kernel says of the mapping that holds an address: its line in smaps that begins with `key`.
+    /// Returns the kernel's information about the mapping at an address: its line in smaps that begins with
+    /// `key`.
     fn told(address: usize, key: &str) -> String {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut inside = false;
@@ -144,7 +149,7 @@ mod tests {
         memory.write(PageId(9), 0, &[1]).unwrap();
         memory.write(PageId(20), 0, &[1]).unwrap();
         memory.lock_resident(range(8, 8)).unwrap();
-        assert_eq!(memory.frames(), 6, "locking what is there has made frames");
+        assert_eq!(memory.frames(), 6, "locking existing pages has made frames");
         assert!(
             has_lock(memory.runtime_at(PageId(9), 0).addr())
                 && !has_lock(memory.runtime_at(PageId(20), 0).addr())

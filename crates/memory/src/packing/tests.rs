@@ -5,7 +5,7 @@ use super::*;
 
 const KEPT: u8 = 0xa5;
 
-/// Which bytes of a block change.
+/// Generates the bytes of a block that change.
 fn changes() -> impl Strategy<Value = Vec<bool>> {
     let line = prop_oneof![
         4 => Just(vec![false; LINE_BYTES]),
@@ -23,7 +23,7 @@ fn block(seed: u8) -> Box<TwinBlock> {
     block
 }
 
-/// The same block with other bytes where it changes.
+/// Returns the same block with other bytes where it changes.
 fn changed_block(before: &TwinBlock, changes: &[bool]) -> Box<TwinBlock> {
     let mut after = Box::new(*before);
     after.iter_mut().zip(changes).filter(|(_, changes)| **changes).for_each(|(byte, _)| *byte ^= KEPT);
@@ -42,7 +42,7 @@ proptest! {
             let (mut changed, mut packed) = (ChangedBytes::ALL, Box::new(Packed::new()));
             for settle in [false, true] {
                 let mut twin = before.clone();
-                // SAFETY: a block that nobody writes, and a variant that this processor has.
+                // SAFETY: a block that no other thread writes, and a variant that this processor has.
                 let count = unsafe {
                     variant.pack(after.as_ptr(), &mut twin, settle, u64::MAX, &mut changed, &mut packed)
                 };
@@ -52,11 +52,11 @@ proptest! {
                 changed.runs().for_each(|run| named[run].fill(true));
                 prop_assert_eq!(&named, &changes, "{:?}", variant);
             }
-            // The frame holds something else where it does not change: what another thread has stored there.
+            // The frame differs where it does not change, as if another thread had stored there.
             let mut frame = Box::new([KEPT; BLOCK_BYTES]);
             let mut twin = before.clone();
             let blocks = BlockChanges { block: 0, changed: &changed, bytes: &bytes };
-            // SAFETY: a block of this thread's alone, and a variant that this processor has.
+            // SAFETY: a block of this thread only, and a variant that this processor has.
             unsafe { variant.spread(blocks, frame.as_mut_ptr(), Some(&mut twin)) };
             let expected = |at: usize| if changes[at] { after[at] } else { KEPT };
             prop_assert!(frame.iter().enumerate().all(|(at, byte)| *byte == expected(at)), "{:?}", variant);
@@ -74,7 +74,7 @@ proptest! {
     }
 }
 
-/// Nothing behind the bytes of a diff is read, nor is anything around the block written.
+/// Nothing behind the bytes of a diff is read, and nothing around the block is written.
 #[test]
 fn the_edges_of_memory_are_respected() {
     let protected = |bytes: usize| {
@@ -89,7 +89,7 @@ fn the_edges_of_memory_are_respected() {
             let mut changed = ChangedBytes::NONE;
             changed.insert(BLOCK_BYTES - count..BLOCK_BYTES);
             let bytes = source.start().wrapping_add(BLOCK_BYTES - count);
-            // SAFETY: the bytes before the protected page, which nobody writes.
+            // SAFETY: the bytes before the protected page, which no other thread writes.
             let bytes = unsafe { core::slice::from_raw_parts(bytes, count) };
             let changes = BlockChanges { block: 0, changed: &changed, bytes };
             // SAFETY: the block before the protected page, and a variant that this processor has.
@@ -98,7 +98,7 @@ fn the_edges_of_memory_are_respected() {
     }
 }
 
-/// Threads that write other bytes of the same words at the same time lose none of them.
+/// Threads that write other bytes of the same words at the same time lose no write.
 #[test]
 fn bytes_that_others_write_meanwhile_are_left_alone() {
     const ROUNDS: u8 = 200;

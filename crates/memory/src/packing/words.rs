@@ -1,4 +1,4 @@
-//! By words of eight bytes, for every processor.
+//! Packing by words of eight bytes, for every processor.
 
 use hiroba_base::{ChangedBytes, LINE_BYTES};
 
@@ -9,10 +9,10 @@ pub(super) const LINE_WORDS: usize = LINE_BYTES / WORD_BYTES;
 
 /// The lowest bit of each byte of a word.
 const ONES: u64 = 0x0101_0101_0101_0101;
-/// All bits of each byte of a word but the highest.
+/// All bits of each byte of a word except the highest.
 const LOW_SEVEN: u64 = 0x7f * ONES;
 
-/// The bytes of a word that the mask names, from the lowest on; those behind them are anything.
+/// Moves the bytes that the mask selects to the lowest places of the word; the others are undefined.
 pub(super) fn compress(word: u64, mask: u8) -> u64 {
     let (mut packed, mut count, mut rest) = (0, 0, mask);
     while rest != 0 {
@@ -23,7 +23,7 @@ pub(super) fn compress(word: u64, mask: u8) -> u64 {
     packed
 }
 
-/// The lowest bytes at the places that the mask names; the others are anything.
+/// Moves the lowest bytes to the places that the mask selects; the others are undefined.
 pub(super) fn expand(packed: u64, mask: u8) -> u64 {
     let (mut word, mut left, mut rest) = (0, packed, mask);
     while rest != 0 {
@@ -34,14 +34,14 @@ pub(super) fn expand(packed: u64, mask: u8) -> u64 {
     word
 }
 
-/// The words of a line of which the mask names any byte, by bits.
+/// Returns a bit for each word of a line in which the mask selects any byte.
 #[inline(always)]
 fn named_words(mask: u64) -> u8 {
     let bytes = ((((mask & LOW_SEVEN) + LOW_SEVEN) | mask) >> 7) & ONES;
     (bytes.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
 }
 
-/// Calls `visit` for each word of a line of which the mask names any byte, in order, with the bytes.
+/// Calls `visit` for each word of a line in which the mask selects any byte, in order, with the word's mask.
 #[inline(always)]
 fn each_word(mask: u64, mut visit: impl FnMut(usize, u8)) {
     let mut words = named_words(mask);
@@ -52,7 +52,7 @@ fn each_word(mask: u64, mut visit: impl FnMut(usize, u8)) {
     }
 }
 
-/// Puts the bytes of a line that the mask names side by side.
+/// Packs the bytes of a line that the mask selects side by side.
 #[inline(always)]
 pub(super) fn pack_line(
     line: &[u64; LINE_WORDS],
@@ -63,17 +63,17 @@ pub(super) fn pack_line(
     let mut taken = 0;
     each_word(mask, |index, bytes| {
         let word = if bytes == u8::MAX { line[index] } else { compress(line[index], bytes) };
-        // What lies before it are no more bytes than the words before it have: it fits the line.
+        // No more bytes precede it than the words before it have, so it fits the line.
         room[taken..taken + WORD_BYTES].copy_from_slice(&word.to_le_bytes());
         taken += bytes.count_ones() as usize;
     });
 }
 
-/// Writes packed bytes to those of a line that the mask names, and to a twin's line, if there is one. What is
-/// behind them is left in `packed`.
+/// Writes packed bytes to the bytes of a line that the mask selects, and to a twin's line, if there is one.
+/// Leaves the remaining bytes in `packed`.
 ///
 /// # Safety
-/// `frame` must be good for writing a line there, but for bytes that the mask does not name.
+/// `frame` must be valid for writing a line, except for bytes that the mask does not select.
 #[inline(always)]
 pub(super) unsafe fn spread_line(
     packed: &mut &[u8],
@@ -93,7 +93,7 @@ pub(super) unsafe fn spread_line(
             let full = full(bytes);
             place.copy_from_slice(&(before & !full | word & full).to_le_bytes());
         }
-        // SAFETY: the caller's promise; the word lies in the line.
+        // SAFETY: the caller's contract; the word lies in the line.
         unsafe { store(frame.wrapping_add(offset), word, bytes) };
     });
 }
@@ -114,8 +114,8 @@ pub(super) unsafe fn pack(
         let (mut ours, mut mask) = ([0; LINE_WORDS], 0);
         for (index, word) in ours.iter_mut().enumerate() {
             let place = frame.wrapping_add(line * LINE_BYTES + index * WORD_BYTES).cast::<u64>();
-            // SAFETY: within the block by the caller's promise; blocks begin on lines. Volatile, so that what
-            // is compared is what is packed.
+            // SAFETY: within the block by the caller's contract; blocks begin on lines. Volatile, so that the
+            // bytes compared are the bytes packed.
             *word = u64::from_le(unsafe { place.read_volatile() });
             let place = &mut theirs[index * WORD_BYTES..][..WORD_BYTES];
             let twin = u64::from_le_bytes((&*place).try_into().expect("a word's length"));
@@ -143,7 +143,7 @@ pub(super) unsafe fn spread(
     for (line, mask) in changed.masks() {
         let place = frame.wrapping_add(line * LINE_BYTES);
         let twin = twin.as_mut().map(|twin| line_of(twin, line));
-        // SAFETY: the caller's promise; the line lies in the block.
+        // SAFETY: the caller's contract; the line lies in the block.
         unsafe { spread_line(&mut packed, mask, place, twin, expand) };
     }
 }
@@ -159,14 +159,14 @@ pub(super) unsafe fn merge(content: &TwinBlock, twin: &mut TwinBlock, lines: u64
         for (index, (new, before)) in news.as_chunks().0.iter().zip(theirs.as_chunks().0).enumerate() {
             let (new, before) = (u64::from_le_bytes(*new), u64::from_le_bytes(*before));
             let offset = line * LINE_BYTES + index * WORD_BYTES;
-            // SAFETY: the caller's promise; the word lies in the block.
+            // SAFETY: the caller's contract; the word lies in the block.
             unsafe { store(frame.wrapping_add(offset), new, named_words(new ^ before)) };
         }
         *theirs = *news;
     });
 }
 
-/// The next bytes of a slice as a word.
+/// Returns the next bytes of a slice as a word.
 #[inline(always)]
 fn first_word(bytes: &[u8]) -> u64 {
     match bytes.first_chunk() {
@@ -175,21 +175,21 @@ fn first_word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// All bits of each byte that the mask names.
+/// Returns a word with all bits set in each byte that the mask selects.
 #[inline(always)]
 fn full(mask: u8) -> u64 {
     let bits = (u64::from(mask) * ONES) & 0x8040_2010_0804_0201;
     (((((bits & LOW_SEVEN) + LOW_SEVEN) | bits) >> 7) & ONES) * 0xff
 }
 
-/// Stores the bytes of a word that the mask names, and no others.
+/// Stores the bytes of a word that the mask selects, and no others.
 ///
 /// # Safety
-/// `place` must be good for writing a word there, but for bytes that the mask does not name.
+/// `place` must be valid for writing a word, except for bytes that the mask does not select.
 #[inline(always)]
 unsafe fn store(place: *mut u8, word: u64, mask: u8) {
     if mask == u8::MAX {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { place.cast::<u64>().write_unaligned(word.to_le()) };
         return;
     }
@@ -200,18 +200,18 @@ unsafe fn store(place: *mut u8, word: u64, mask: u8) {
         rest &= !(((1 << length) - 1) << at);
         if length & 4 != 0 {
             let (place, part) = (place.wrapping_add(at as usize).cast::<u32>(), word >> (8 * at));
-            // SAFETY: the mask names these four bytes.
+            // SAFETY: the mask selects these four bytes.
             unsafe { place.write_unaligned((part as u32).to_le()) };
             at += 4;
         }
         if length & 2 != 0 {
             let (place, part) = (place.wrapping_add(at as usize).cast::<u16>(), word >> (8 * at));
-            // SAFETY: the mask names these two bytes.
+            // SAFETY: the mask selects these two bytes.
             unsafe { place.write_unaligned((part as u16).to_le()) };
             at += 2;
         }
         if length & 1 != 0 {
-            // SAFETY: the mask names this byte.
+            // SAFETY: the mask selects this byte.
             unsafe { place.wrapping_add(at as usize).write((word >> (8 * at)) as u8) };
         }
     }

@@ -1,8 +1,8 @@
-//! By vectors.
+//! Packing by vectors.
 
-/// Lines are compared 32 bytes at once. Where 4 bytes in a row change or stay together, which is what most
-/// programs do, these are moved by permutations and written under a mask; other lines are moved by words,
-/// whose bytes a shuffle moves.
+/// Compares 32 bytes of a line at once. Lines in which groups of 4 bytes change or stay together, as in most
+/// programs, are moved by permutations and written under a mask. Other lines are moved by words, whose bytes
+/// a shuffle moves.
 pub(super) mod avx2 {
     use core::arch::x86_64::{
         __m256i, _mm_cvtsi64_si128, _mm_cvtsi128_si64, _mm_shuffle_epi8, _mm256_blendv_epi8,
@@ -20,9 +20,10 @@ pub(super) mod avx2 {
     /// The lowest bit of each four.
     const FOURS: u64 = 0x1111_1111_1111_1111;
 
-    /// Of eight pieces, by mask: which one each piece of the compressed form is.
+    /// For each mask of eight pieces: the source of each piece of the compressed form.
     static COMPRESS: [u64; 256] = orders(true);
-    /// The inverse: which piece of the compressed form each one is; negative where the mask does not name it.
+    /// The inverse: the place in the compressed form of each piece; negative where the mask does not select
+    /// it.
     static EXPAND: [u64; 256] = orders(false);
 
     const fn orders(compressing: bool) -> [u64; 256] {
@@ -43,14 +44,14 @@ pub(super) mod avx2 {
         all
     }
 
-    /// Moves a word's bytes.
+    /// Permutes a word's bytes.
     #[target_feature(enable = "avx2")]
     fn shuffle(word: u64, order: u64) -> u64 {
         let (word, order) = (_mm_cvtsi64_si128(word as i64), _mm_cvtsi64_si128(order as i64));
         _mm_cvtsi128_si64(_mm_shuffle_epi8(word, order)) as u64
     }
 
-    /// An order for pieces of 4 bytes.
+    /// Widens an order to pieces of 4 bytes.
     #[target_feature(enable = "avx2")]
     fn wide(order: u64) -> __m256i {
         _mm256_cvtepi8_epi32(_mm_cvtsi64_si128(order as i64))
@@ -68,13 +69,14 @@ pub(super) mod avx2 {
         unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), half) };
     }
 
-    /// Half a line.
+    /// Returns half a line.
     #[inline(always)]
     fn half(line: &mut [u8; LINE_BYTES], at: usize) -> &mut [u8; HALF_BYTES] {
         (&mut line[at..at + HALF_BYTES]).try_into().expect("half a line's length")
     }
 
-    /// Which pieces of 4 bytes of each half of a line the mask names, when it names all bytes of these.
+    /// Returns which pieces of 4 bytes the mask selects in each half of a line, if it selects only whole
+    /// pieces.
     #[inline(always)]
     fn fours(mask: u64) -> Option<[usize; 2]> {
         let fours = mask & FOURS;
@@ -104,7 +106,7 @@ pub(super) mod avx2 {
             let (mut ours, mut mask) = ([_mm256_set1_epi32(0); 2], u64::MAX);
             for (index, ours) in ours.iter_mut().enumerate() {
                 let place = frame.wrapping_add(line * LINE_BYTES + index * HALF_BYTES);
-                // SAFETY: within the block by the caller's promise.
+                // SAFETY: within the block by the caller's contract.
                 *ours = unsafe { _mm256_loadu_si256(place.cast()) };
                 let theirs = half(twin, index * HALF_BYTES);
                 let same = _mm256_movemask_epi8(_mm256_cmpeq_epi8(*ours, load(theirs))) as u32;
@@ -149,7 +151,7 @@ pub(super) mod avx2 {
             let mut twin = twin.as_mut().map(|twin| line_of(twin, line));
             let Some(fours) = fours(mask) else {
                 let expand = |packed: u64, bytes: u8| shuffle(packed, EXPAND[usize::from(bytes)]);
-                // SAFETY: the caller's promise; the line lies in the block.
+                // SAFETY: the caller's contract; the line lies in the block.
                 unsafe { words::spread_line(&mut rest, mask, frame, twin, expand) };
                 continue;
             };
@@ -169,12 +171,12 @@ pub(super) mod avx2 {
                 }
                 let place = frame.wrapping_add(index * HALF_BYTES).cast();
                 if named == 0xff {
-                    // SAFETY: within the block by the caller's promise; the mask names all of these bytes.
+                    // SAFETY: within the block by the caller's contract; the mask selects all of these bytes.
                     unsafe { _mm256_storeu_si256(place, spread) };
                 } else {
                     let is_named = _mm256_xor_si256(order, _mm256_set1_epi32(-1));
-                    // SAFETY: within the block by the caller's promise; no byte is written that the mask does
-                    // not name.
+                    // SAFETY: within the block by the caller's contract; only bytes that the mask selects are
+                    // written.
                     unsafe { _mm256_maskstore_epi32(place.cast(), is_named, spread) };
                 }
             }
@@ -190,12 +192,12 @@ pub(super) mod avx2 {
         lines: u64,
         frame: *mut u8,
     ) {
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's contract.
         unsafe { words::merge(content, twin, lines, frame) }
     }
 }
 
-/// Lines are compared, compressed, expanded and written by one instruction each.
+/// Compares, compresses, expands and writes lines by one instruction each.
 pub(super) mod vbmi2 {
     use core::arch::x86_64::{
         __m512i, _mm512_cmpneq_epi8_mask, _mm512_loadu_si512, _mm512_mask_expand_epi8,
@@ -208,10 +210,10 @@ pub(super) mod vbmi2 {
     use crate::packing::{Packed, TwinBlock, each_line, line_of};
 
     /// # Safety
-    /// `from` must be good for reading a line.
+    /// `from` must be valid for reading a line.
     #[target_feature(enable = "avx512f")]
     unsafe fn load(from: *const u8) -> __m512i {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
 
@@ -235,7 +237,7 @@ pub(super) mod vbmi2 {
     ) -> usize {
         let mut count = 0;
         each_line(lines, |line| {
-            // SAFETY: within the block by the caller's promise.
+            // SAFETY: within the block by the caller's contract.
             let ours = unsafe { load(frame.wrapping_add(line * LINE_BYTES)) };
             let twin = line_of(twin, line);
             // SAFETY: a line of the twin.
@@ -266,7 +268,7 @@ pub(super) mod vbmi2 {
             let next = match rest.first_chunk::<LINE_BYTES>() {
                 // SAFETY: the array is a line.
                 Some(line) => unsafe { load(line.as_ptr()) },
-                // SAFETY: the mask names the bytes that are left, fewer than a line has; no others are read.
+                // SAFETY: the mask selects the bytes that are left, fewer than a line; no others are read.
                 None => unsafe { _mm512_maskz_loadu_epi8((1 << rest.len()) - 1, rest.as_ptr().cast()) },
             };
             rest = &rest[mask.count_ones() as usize..];
@@ -278,8 +280,8 @@ pub(super) mod vbmi2 {
             }
             let place = frame.wrapping_add(line * LINE_BYTES).cast();
             let spread = _mm512_maskz_expand_epi8(mask, next);
-            // SAFETY: within the block by the caller's promise; no byte is written that the mask does not
-            // name.
+            // SAFETY: within the block by the caller's contract; only bytes that the mask selects are
+            // written.
             unsafe { _mm512_mask_storeu_epi8(place, mask, spread) };
         }
     }
@@ -303,8 +305,8 @@ pub(super) mod vbmi2 {
             let before = unsafe { load(twin.as_ptr()) };
             let mask = _mm512_cmpneq_epi8_mask(news, before);
             let place = frame.wrapping_add(offset).cast();
-            // SAFETY: within the block by the caller's promise; no byte is written that the mask does not
-            // name.
+            // SAFETY: within the block by the caller's contract; only bytes that the mask selects are
+            // written.
             unsafe { _mm512_mask_storeu_epi8(place, mask, news) };
             store(twin, news);
         });

@@ -1,11 +1,11 @@
-//! Changes of one page on their way into its frame and twin.
+//! Applies incoming changes to a page's frame and twin.
 
 use hiroba_base::{BLOCK_BYTES, BlockChanges, PageId, PageRange};
 
 use super::filled::Filled;
 use crate::{MemoryError, SharedMemory, compare::Variant};
 
-/// A page into which changes of others come: they are none of this node's own writes, so its twin takes them,
+/// A page that receives other nodes' changes. They are not this node's own writes, so its twin receives them,
 /// too.
 #[derive(Debug)]
 pub struct Applying<'a> {
@@ -17,15 +17,14 @@ pub struct Applying<'a> {
 }
 
 impl Applying<'_> {
-    /// Writes the changed bytes of a block to frame and twin, whatever the program's access, and no others:
-    /// it may be writing them.
+    /// Writes the changed bytes of a block to frame and twin, whatever the program's access, and no others,
+    /// because the program may be writing those.
     ///
     /// # Errors
-    /// When there is no memory for the frame.
+    /// Fails if there is no memory for the frame.
     ///
     /// # Panics
-    /// When the block is not within the page's twin or the region, or has not a byte for each that has
-    /// changed.
+    /// Panics if the block is not within the page's twin or the region, or if bytes are missing.
     pub fn write(&mut self, changes: BlockChanges<'_>) -> Result<(), MemoryError> {
         let offset = changes.block * BLOCK_BYTES;
         let frame = self.memory.block_to_write(self.page, offset)?;
@@ -37,7 +36,7 @@ impl Applying<'_> {
             let granule = self.page.0 + (offset / self.memory.granule().bytes()) as u64;
             self.filled.forget_overlapping(PageRange::single(PageId(granule)));
         }
-        // SAFETY: the block is mapped and writable; the variant was chosen among those that this processor
+        // SAFETY: the block is mapped and writable; the variant was chosen from those that this processor
         // has.
         unsafe { self.variant.spread(changes, frame, twin) };
         Ok(())

@@ -1,8 +1,9 @@
-//! Where twins lie: slabs that are cut into granules, so that the twins of a run of pages can lie side by side, and
-//! that are reused without being zeroed.
+//! The memory of twins: slabs of granules, in which the twins of a run of pages can be adjacent, and which
+//! are reused without being zeroed.
 //!
-//! Fresh memory costs several times the copy into memory that is there, most of it for the faults. All slabs but the first, which is all that many
-//! programs need, therefore ask for the kernel's huge pages: one fault then brings 2 MiB. The first one is mapped in steps, by a call each.
+//! Fresh memory costs several times as much as copying into present memory, mostly because of faults. All
+//! slabs but the first, which is all that many programs need, therefore request the kernel's huge pages: one
+//! fault then maps 2 MiB. The first slab is mapped in steps, by one call each.
 
 use core::ptr::NonNull;
 
@@ -10,21 +11,22 @@ use rustix::{io::Errno, mm::Advice};
 
 use crate::mapping::Mapping;
 
-/// A slab's length: the longest page, and the kernel's huge page where granules have 4 KiB.
+/// The length of a slab: the longest page, and the kernel's huge page where granules have 4 KiB.
 pub(super) const SLAB_BYTES: usize = 2 << 20;
 
-/// Empty slabs that are kept for the next twins take no more than this, in bytes: zeroing a slab anew costs as much as copying into it.
+/// Maximum length of empty slabs kept for the next twins, in bytes: zeroing a new slab costs as much as
+/// copying into it.
 pub(super) const SPARE_BYTES_MAX: usize = 32 << 20;
 
-/// The first slab is mapped in steps of so many bytes.
+/// The first slab is mapped in steps of this many bytes.
 const STEP_BYTES: usize = 128 << 10;
 
-/// A run is looked for in so many slabs before a new one is made.
+/// Number of slabs searched for a free run before a new one is made.
 const SLABS_SEARCHED: usize = 8;
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// Bytes in the arena that belong to somebody.
+/// A range of bytes taken from the arena.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Room {
     start: NonNull<u8>,
@@ -34,7 +36,8 @@ pub(super) struct Room {
     granule_bytes: u32,
 }
 
-// SAFETY: a room is a range of a slab that nobody else has; who moves it to another thread moves its arena with it.
+// SAFETY: a room is a range of a slab that nothing else uses; code that moves it to another thread moves its
+// arena with it.
 unsafe impl Send for Room {}
 
 impl Room {
@@ -43,19 +46,20 @@ impl Room {
         self.granules as usize * self.granule_bytes as usize
     }
 
-    /// Its bytes: those that were last written here, by whomever.
+    /// Returns its bytes; their content is undefined until it is written.
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: the arena gave this range of a mapped, initialised slab to this room alone and keeps the slab mapped until the room is given back.
+        // SAFETY: the arena gave this range of a mapped, initialised slab to this room only and keeps the
+        // slab mapped until the room is given back.
         unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.len()) }
     }
 
-    /// Its bytes, to be written.
+    /// Returns its bytes for writing.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and `self` is borrowed mutably.
         unsafe { core::slice::from_raw_parts_mut(self.start.as_ptr(), self.len()) }
     }
 
-    /// Cuts the room in two at `granules` granules from its beginning.
+    /// Splits the room at `granules` granules from its beginning.
     pub(super) fn split(self, granules: usize) -> (Room, Room) {
         assert!(granules <= self.granules as usize, "a room of {} granules, got {granules}", self.granules);
         let Room { start, slab, first, granule_bytes, .. } = self;
@@ -68,13 +72,13 @@ impl Room {
     }
 }
 
-/// One slab: which of its granules are taken.
+/// One slab, with a bitmap of its used granules.
 #[derive(Debug)]
 struct Slab {
     mapping: Mapping,
     taken: Vec<u64>,
     free: usize,
-    /// Bytes from its beginning that have memory; the rest has it when it is first written.
+    /// Number of bytes from its beginning that have memory; the rest gets memory when first written.
     mapped_bytes: usize,
 }
 
@@ -82,16 +86,16 @@ struct Slab {
 #[derive(Debug)]
 pub(super) struct Arena {
     granule_bytes: usize,
-    /// By number; `None` where one was given back to the kernel.
+    /// By number; `None` where one was returned to the kernel.
     slabs: Vec<Option<Slab>>,
-    /// Slabs with nothing in them.
+    /// Number of empty slabs.
     empty: usize,
-    /// Where the last room was found.
+    /// The slab of the last room.
     latest: usize,
 }
 
 impl Arena {
-    /// Nothing yet.
+    /// Makes an empty arena.
     pub(super) fn new(granule_bytes: usize) -> Arena {
         Arena { granule_bytes, slabs: Vec::new(), empty: 0, latest: 0 }
     }
@@ -100,10 +104,10 @@ impl Arena {
         SLAB_BYTES / self.granule_bytes
     }
 
-    /// Room for `granules` granules, one after the other, with anything in them.
+    /// Takes `granules` consecutive granules with undefined content.
     ///
     /// # Panics
-    /// When a slab has less than that, or the kernel has no memory left to map.
+    /// Panics if a slab has fewer, or if the kernel has no memory left to map.
     pub(super) fn take(&mut self, granules: usize) -> Room {
         let most = self.granules_per_slab();
         assert!((1..=most).contains(&granules), "a room has 1 to {most} granules, got {granules}");
@@ -115,7 +119,7 @@ impl Arena {
         let found = candidates.find_map(|number| Some((number, self.slabs[number].as_ref()?.run(granules)?)));
         let (number, first) = found.unwrap_or_else(|| (self.add_slab(), 0));
         self.latest = number;
-        let slab = self.slabs[number].as_mut().expect("a slab that was found is there");
+        let slab = self.slabs[number].as_mut().expect("a slab that was found exists");
         self.empty -= usize::from(slab.free == most);
         slab.free -= granules;
         slab.mark(first, granules, true);
@@ -130,7 +134,7 @@ impl Arena {
     pub(super) fn give_back(&mut self, room: Room) {
         let most = self.granules_per_slab();
         let place = &mut self.slabs[room.slab as usize];
-        let slab = place.as_mut().expect("a slab that has rooms is there");
+        let slab = place.as_mut().expect("a slab that has rooms exists");
         slab.mark(room.first as usize, room.granules as usize, false);
         slab.free += room.granules as usize;
         if slab.free == most && room.granules > 0 {
@@ -160,28 +164,28 @@ impl Slab {
     fn map(granules: usize, huge: bool) -> Result<Slab, Errno> {
         let mapping = Mapping::of_zeros(SLAB_BYTES)?;
         if huge {
-            // Kernels without huge pages say so, and give small ones.
+            // Kernels without huge pages return an error and use small ones.
             let _ = mapping.advise(0, SLAB_BYTES, Advice::LinuxHugepage);
         }
         let mut taken = vec![0; granules.div_ceil(WORD_BITS)];
         if let (Some(last), excess @ 1..) = (taken.last_mut(), granules % WORD_BITS) {
-            // What a word has beyond the slab is never free.
+            // Bits of the last word beyond the slab are never free.
             *last = u64::MAX << excess;
         }
         Ok(Slab { mapping, taken, free: granules, mapped_bytes: if huge { SLAB_BYTES } else { 0 } })
     }
 
-    /// The bytes before `end` are about to be written.
+    /// Maps the bytes before `end`, which are about to be written.
     fn map_up_to(&mut self, end: usize) {
         if end > self.mapped_bytes {
             let (from, to) = (self.mapped_bytes, end.next_multiple_of(STEP_BYTES).min(SLAB_BYTES));
-            // Where the kernel cannot (before Linux 5.14), each of its pages faults as it is written.
+            // Where the kernel cannot (before Linux 5.14), each page faults when it is written.
             let _ = self.mapping.advise(from, to - from, Advice::LinuxPopulateWrite);
             self.mapped_bytes = to;
         }
     }
 
-    /// The first granule of the first free run of so many.
+    /// Returns the first granule of the first free run of this length.
     fn run(&self, granules: usize) -> Option<usize> {
         let (mut first, mut at) = (0, 0);
         let end = self.taken.len() * WORD_BITS;

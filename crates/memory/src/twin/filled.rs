@@ -1,17 +1,17 @@
-//! What frames were filled with last, until it is forgotten: twins that are made meanwhile need no copy.
+//! The bytes with which frames were last filled, until they are released: twins made meanwhile need no copy.
 
 use hiroba_base::PageRange;
 
 use super::arena::{Arena, Room};
 
-/// The arena, and rooms of it that hold what frames were filled with.
+/// The arena, and rooms of it with bytes with which frames were filled.
 #[derive(Debug)]
 pub(super) struct Filled {
     pub(super) arena: Arena,
     received: Vec<Received>,
 }
 
-/// The bytes that some granules have.
+/// The bytes of some granules.
 #[derive(Debug)]
 struct Received {
     granules: PageRange,
@@ -23,7 +23,7 @@ impl Filled {
         Filled { arena: Arena::new(granule_bytes), received: Vec::new() }
     }
 
-    /// Notes what these granules were filled with.
+    /// Keeps the bytes with which these granules were filled.
     pub(super) fn keep(&mut self, granules: PageRange, room: Room) {
         self.received.push(Received { granules, room });
     }
@@ -39,7 +39,7 @@ impl Filled {
         }
     }
 
-    /// The room with what the granules were filled with, if they were.
+    /// Takes the room with the granules' bytes, if they were filled.
     pub(super) fn claim(&mut self, granules: PageRange) -> Option<Room> {
         let within = |of: &PageRange| of.first <= granules.first && granules.end() <= of.end();
         let index = self.received.iter().rposition(|received| within(&received.granules))?;

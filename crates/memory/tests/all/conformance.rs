@@ -1,5 +1,6 @@
-//! What every fault source must do, run over each and with each way of finding writes, each case in a process of its own, as
-//! root and as an ordinary user. What only asynchronous write tracking does is in `write_tracking.rs`.
+//! The requirements on every fault source, run over each and with each write tracking, each case in a process
+//! of its own, as root and as an ordinary user. Requirements on asynchronous write tracking only are in
+//! `write_tracking.rs`.
 
 use std::{
     sync::{
@@ -92,7 +93,7 @@ conformance! {
     }
 }
 
-/// The lowest access that lets loads run free.
+/// The lowest access with which loads do not fault.
 fn readable(mode: Mode) -> Access {
     if mode.tracking == WriteTracking::Async { Access::Write } else { Access::Read }
 }
@@ -143,7 +144,7 @@ fn pages_that_are_mapped_elsewhere_fault_no_more(mode: Mode) {
     let mut stored = [0];
     rustix::io::pread(&file, &mut stored, 32 * 4096 - 1).unwrap();
     assert_eq!(stored, [3], "the store is in the other file");
-    // The neighbours fault, change and are watched as ever, on both sides of what was mapped.
+    // The neighbours fault, change and are watched as before, on both sides of the mapped pages.
     for page in [15, 40] {
         paged.store(page, 0, 1);
         assert_eq!(paged.take_faults(), [paged.write_fault(page, 0)]);
@@ -167,7 +168,7 @@ fn pages_that_are_mapped_elsewhere_fault_no_more(mode: Mode) {
 fn execute(paged: &Paged, page: u64) {
     let code: &[u8] = if cfg!(target_arch = "x86_64") { &[0xc3] } else { &[0xc0, 0x03, 0x5f, 0xd6] };
     paged.memory.write(PageId(page), 0, code).unwrap();
-    // SAFETY: the page holds a function without arguments and results.
+    // SAFETY: the page contains a function without arguments and results.
     let function = unsafe { std::mem::transmute::<*mut u8, extern "C" fn()>(paged.at(page, 0)) };
     function();
 }
@@ -183,7 +184,7 @@ fn code_is_executed_where_it_may_be(mode: Mode) {
         assert_eq!(paged.take_faults(), [], "round {round}");
         paged.protect(range(0, 16), Access::None);
     }
-    // What is not executed faults, and is found written, as ever.
+    // Accesses that do not execute still fault, and are found written.
     paged.store(3, 9, 1);
     assert_eq!(paged.take_faults(), [paged.write_fault(3, 9)]);
     assert_eq!((paged.load(3, 9), paged.runtime_byte(3, 9)), (1, 1));
@@ -193,7 +194,7 @@ fn code_is_executed_where_it_may_be(mode: Mode) {
     assert!(matches!(error, MemoryError::NotAllocated { .. }), "{error}");
 }
 
-/// To the kernel they are several mappings.
+/// The kernel has several mappings for them.
 fn a_range_across_executable_pages_changes_as_one(mode: Mode) {
     let paged = Paged::new(mode, 64);
     for page in [3, 4, 9, 20, 21, 22, 40, 63] {
@@ -281,7 +282,7 @@ fn one_call_changes_a_range(mode: Mode) {
     paged.protect(all, Access::Read);
     all.iter().for_each(|page| assert_eq!(paged.load(page.0, 1), 0));
     assert_eq!(paged.take_faults(), []);
-    // A mixture: every third None, every third Write.
+    // A mixture: every third page None, every third Write.
     for page in all.iter() {
         match page.0 % 3 {
             0 => paged.protect(PageRange::single(page), Access::None),
@@ -305,7 +306,7 @@ fn one_call_changes_a_range(mode: Mode) {
         assert_eq!(paged.load(page.0, 5), page.0 as u8);
         assert_eq!(paged.take_faults(), [paged.read_fault(page.0, 5)]);
     }
-    // The neighbours were left alone.
+    // The neighbours were not changed.
     assert!(!paged.memory.is_populated(range(0, 1)) && !paged.memory.is_populated(range(PAGES + 1, 1)));
 }
 
@@ -333,7 +334,8 @@ fn an_answer_below_the_question_is_asked_again(mode: Mode) {
         paged.protect(range(1, 1), access);
         paged.pager.stingy_answers.store(3, Ordering::Release);
         paged.store(1, 5, 3);
-        // As often as the answer was no more than Read, and once more; a present entry at first saves none.
+        // As often as the answer was at most Read, and once more; an entry that is present at first saves
+        // none.
         assert_eq!(paged.take_faults(), [paged.write_fault(1, 5); 4]);
         assert_eq!(paged.runtime_byte(1, 5), 3);
     }
@@ -375,7 +377,7 @@ fn threads_fault_on_the_same_page_at_once(mode: Mode) {
                 install_alternate_stack().unwrap();
                 for round in 0..ROUNDS {
                     start.wait();
-                    // One reads, one writes, in turns; a read granted late may lower the other's access.
+                    // One reads, one writes, alternating; a read granted late may lower the other's access.
                     if (round + thread) % 2 == 0 {
                         paged.load(1, 0);
                     } else {
@@ -491,8 +493,8 @@ fn entries_dropped_by_the_kernel_come_back(mode: Mode) {
     }
 }
 
-/// Of a thousand granules the kernel may now and then take an entry away by itself (it compacts memory, and looks for pages to reclaim); a
-/// touch then faults although there is access, and is given it again.
+/// Of a thousand granules the kernel may now and then remove an entry by itself (it compacts memory, and
+/// looks for pages to reclaim). An access then faults although it is permitted, and is permitted again.
 const TAKEN_BY_THE_KERNEL_MAX: usize = 3;
 
 fn large_pages_change_as_one(mode: Mode) {
@@ -571,11 +573,11 @@ fn no_store_is_lost_while_a_large_page_becomes_writable_again(mode: Mode) {
     }
 }
 
-/// Faults of the calling thread that the kernel has seen to by itself.
+/// Returns the number of the calling thread's faults that the kernel handled by itself.
 fn faults_of_the_kernel() -> i64 {
     // SAFETY: a rusage of zeros is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the place lives in this function and is as long as the call takes it to be.
+    // SAFETY: the place is a local of the required length.
     assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) }, 0);
     usage.ru_minflt
 }
@@ -610,7 +612,7 @@ fn faults_say_where_they_come_from(mode: Mode) {
     }
     assert_eq!(fault.thread, None);
     if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
-        // Somewhere in this very program.
+        // An address in this program.
         let place = fault.program_counter.unwrap();
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let mut code = maps.lines().filter(|line| line.contains("r-xp"));
@@ -655,7 +657,7 @@ fn system_calls_on_absent_pages(mode: Mode) {
     assert_eq!(paged.take_faults().iter().map(|fault| fault.page.0).collect::<Vec<_>>(), [1, 2]);
 }
 
-/// What the program's own handlers, which get no argument of ours, find their way by.
+/// Static, because the program's own handlers get no argument of ours.
 static OWN_PAGE: AtomicUsize = AtomicUsize::new(0);
 static OWN_FILE: AtomicU32 = AtomicU32::new(0);
 static SHARED_ADDRESS: AtomicUsize = AtomicUsize::new(0);
@@ -667,14 +669,15 @@ extern "C" fn own_segmentation_handler(_: i32, info: *mut libc::siginfo_t, _: *m
     // SAFETY: SIGSEGV has an address.
     let address = unsafe { info.si_addr() }.addr();
     assert_eq!(address, OWN_PAGE.load(Ordering::Relaxed));
-    // While ours runs, other signals are blocked; while this one runs, none must be that was not.
+    // While our handler runs, other signals are blocked; while this one runs, signals that were not blocked
+    // must not be.
     // SAFETY: a plain C set, of which zeros are a valid value.
     let mut mask: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: asks only, and writes to a local.
+    // SAFETY: only queries, and writes to a local.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), &raw mut mask) };
     // SAFETY: reads a local.
     assert_eq!(unsafe { libc::sigismember(&raw const mask, libc::SIGUSR1) }, 0);
-    // A handler may use shared memory itself.
+    // A handler may itself access shared memory.
     // SAFETY: an allocated page.
     unsafe { (SHARED_ADDRESS.load(Ordering::Relaxed) as *mut u8).write_volatile(11) };
     // SAFETY: this test's own page.
@@ -683,7 +686,7 @@ extern "C" fn own_segmentation_handler(_: i32, info: *mut libc::siginfo_t, _: *m
 }
 
 extern "C" fn own_bus_handler(_: i32) {
-    // SAFETY: this test's own file, which is thus made long enough for the load.
+    // SAFETY: this test's own file, which becomes long enough for the load.
     unsafe { libc::ftruncate(OWN_FILE.load(Ordering::Relaxed) as i32, 4096) };
     OWN_CALLS.fetch_add(100, Ordering::Relaxed);
 }
@@ -720,7 +723,7 @@ fn handlers_of_the_program_are_chained(mode: Mode) {
     assert_eq!(unsafe { too_short.read_volatile() }, 0);
     assert_eq!(OWN_CALLS.load(Ordering::Relaxed), 101);
     assert_eq!(paged.runtime_byte(2, 0), 11);
-    // And ours is still in place.
+    // Ours is still installed.
     paged.take_faults();
     assert_eq!(paged.load(3, 0), 0);
     assert_eq!(paged.take_faults(), [paged.read_fault(3, 0)]);
@@ -736,7 +739,7 @@ fn faults_are_handled_on_the_alternate_stack(mode: Mode) {
     // SAFETY: as above.
     assert_eq!(unsafe { errno.read() }, 12345, "handling a fault must not be seen in errno");
     let mut stack = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
-    // SAFETY: asks only.
+    // SAFETY: only queries.
     assert_eq!(unsafe { libc::sigaltstack(std::ptr::null(), &raw mut stack) }, 0);
     let used = paged.pager.stack_address.load(Ordering::Relaxed) as usize;
     let on_it = (stack.ss_sp.addr()..stack.ss_sp.addr() + stack.ss_size).contains(&used);
@@ -751,7 +754,7 @@ fn pages_not_allocated_are_refused(mode: Mode) {
     assert_eq!(paged.source.register(range(5, 1), WriteTracking::Fault), refused(range(5, 1)));
     let beyond = range(1 << 40, 1);
     assert!(matches!(paged.source.protect(beyond, Access::Write), Err(MemoryError::OutsideRegion { .. })));
-    // A second allocation, next to the first and apart from it.
+    // A second allocation next to the first, and another apart from it.
     for pages in [range(4, 4), range(100, 3)] {
         paged.memory.allocate(pages).unwrap();
         paged.source.register(pages, paged.source.tracking()).unwrap();
@@ -819,7 +822,7 @@ fn a_forked_child_has_no_region(mode: Mode) {
     let paged = Paged::new(mode, 4);
     paged.store(1, 0, 1);
     let address = paged.at(1, 0);
-    // SAFETY: the child does nothing but touch one byte and exit.
+    // SAFETY: the child only touches one byte and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: not mapped in the child: must die here.
@@ -860,7 +863,7 @@ fn a_null_pointer_kills(mode: Mode) {
     unsafe { nowhere.read_volatile() };
 }
 
-/// Enough mappings of the process's own to come near `vm.max_map_count`, without memory behind them.
+/// Makes enough mappings to come near `vm.max_map_count`, without memory behind them.
 fn use_up_mappings(leave: usize) {
     let limit: usize = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
     if limit > 1 << 20 {
@@ -871,7 +874,7 @@ fn use_up_mappings(leave: usize) {
     // SAFETY: a new mapping that replaces none.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
     assert_ne!(start, libc::MAP_FAILED);
-    // Each second page readable: two mappings a change.
+    // Every second page readable: two mappings per change.
     for change in 0..(limit - leave) / 2 {
         let page = start.wrapping_byte_add((2 * change + 1) * 4096);
         // SAFETY: inside this test's own mapping.
@@ -919,7 +922,7 @@ fn no_mapping_left_at_all() {
         let paged = Paged::new(mode, 64);
         use_up_mappings(0);
         assert_eq!(paged.source.protect(range(1, 1), Access::Write), Err(MemoryError::TooManyMappings));
-        // The whole region at once needs none more.
+        // A change of the whole region needs no further mapping.
         assert_eq!(paged.source.protect(range(0, 64), Access::None), Ok(()));
     });
 }
@@ -954,7 +957,7 @@ fn run_case_named(test: &str, user: User, name: &str) {
             assert!(excuses(&refusal.reason), "{name}: {refusal}");
             println!("{name}: {refusal}");
         }
-        // What is asked for is had, or refused for its own reason.
+        // The requested combination is opened, or refused for its own reason.
         for Mode { kind, tracking } in order {
             match open_best(Some(kind), Some(tracking), &memory, &pager) {
                 Ok((source, refusals)) => {

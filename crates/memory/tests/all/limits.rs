@@ -1,4 +1,4 @@
-//! Limits of the process that leave no room for the region, each met by the error that names it.
+//! Limits of the process that leave no room for the region; each is reported by its own error.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn address_space() {
         let MemoryError::AddressSpaceLimit { needed_bytes, limit_bytes } = error else { panic!("{error}") };
         assert!(needed_bytes > 32 << 40 && limit_bytes == 1 << 40, "{error}");
         assert!(error.to_string().contains("ulimit -v"), "{error}");
-        // What fits is still had.
+        // A smaller region that fits is still reserved.
         SharedMemory::reserve(MemoryConfig { region_bytes: 1 << 30, ..MemoryConfig::default() }).unwrap();
     });
 }

@@ -1,4 +1,5 @@
-//! What asynchronous write tracking must do, over each fault source that has it, as root and as an ordinary user.
+//! The requirements on asynchronous write tracking, run over each fault source that has it, as root and as an
+//! ordinary user.
 
 use std::{
     collections::BTreeSet,
@@ -81,7 +82,7 @@ fn a_write_is_noted_once_and_does_not_fault(mode: Mode) {
 
 fn a_fault_that_is_answered_by_watching_notes_the_store(mode: Mode) {
     let paged = Paged::new(mode, 600);
-    // The pager watches what faults, one granule at a time.
+    // The pager watches pages that fault, one granule at a time.
     for page in 0..600 {
         paged.store(page, 3, 1);
         assert_eq!(paged.take_faults(), [paged.write_fault(page, 3)]);
@@ -93,7 +94,8 @@ fn a_fault_that_is_answered_by_watching_notes_the_store(mode: Mode) {
 fn pages_are_watched_from_every_state(mode: Mode) {
     let paged = Paged::new(mode, 64);
     for round in 0..4u8 {
-        // By sixteens: never touched or invalidated; writable; writable and written; watched before and given up.
+        // By sixteens: untouched or invalidated; writable; writable and written; watched before and not any
+        // more.
         paged.protect(range(0, 16), Access::None);
         paged.protect(range(16, 32), Access::Write);
         (32..48).for_each(|page| paged.store(page, 1, round));
@@ -168,7 +170,8 @@ fn what_was_not_written_is_known_when_access_is_gone(mode: Mode) {
         paged.store(64, 0, round);
         assert_eq!(paged.unwritten(range(0, 600)), [], "all are here");
         assert_eq!(paged.collect(), [3, 64]);
-        // Since the collection: one again, one anew; one that was watched and is not any more; one only read.
+        // Since the collection: one page again, one new; one that was watched and is not any more; one only
+        // read.
         paged.store(64, 0, round + 100);
         paged.store(65, 0, round + 100);
         paged.source.unwatch(range(70, 1)).unwrap();
@@ -178,7 +181,7 @@ fn what_was_not_written_is_known_when_access_is_gone(mode: Mode) {
         let expected: Vec<u64> = (0..600).filter(|page| ![64, 65, 70].contains(page)).collect();
         assert_eq!(paged.unwritten(range(0, 600)), expected);
         assert_eq!(paged.unwritten(range(63, 4)), [63, 66]);
-        // Given free access, nothing is known of them.
+        // After access without tracking, nothing is known of them.
         paged.protect(range(0, 8), Access::Write);
         paged.protect(range(0, 8), Access::None);
         assert_eq!(paged.unwritten(range(0, 9)), [8]);
@@ -226,7 +229,7 @@ fn many_scattered_writes_are_reported_exactly(mode: Mode) {
     const PAGES: u64 = 4000;
     let paged = Paged::new(mode, PAGES);
     paged.watch(range(0, PAGES));
-    // More separate ranges than one call of the kernel's reports.
+    // More separate ranges than one call of the kernel reports.
     for stride in [2, 3, 5, 64, 511] {
         let written: Vec<u64> = (1..PAGES).step_by(stride).collect();
         written.iter().for_each(|page| paged.store(*page, 0, 1));
@@ -261,12 +264,12 @@ fn entries_dropped_by_the_kernel_count_as_written(mode: Mode) {
         let written: BTreeSet<u64> = (0..64).step_by(2).collect();
         written.iter().for_each(|page| paged.store(*page, 0, round));
         paged.drop_entries(range(0, 32));
-        // Touched again before the collection, or not.
+        // Accessed again before the collection, or not.
         (0..16).for_each(|page| assert_eq!(paged.load(page, 0), if page % 2 == 0 { round } else { 0 }));
         let collected: BTreeSet<u64> = paged.collect().into_iter().collect();
         assert!(collected.is_superset(&written), "{collected:?}");
         assert!(collected.iter().all(|page| *page < 32 || written.contains(page)), "{collected:?}");
-        // After the collection all is as before.
+        // After the collection everything works as before.
         (0..64).for_each(|page| assert_eq!(paged.load(page, 0), if page % 2 == 0 { round } else { 0 }));
         paged.collect();
         assert_eq!(paged.collect(), []);
@@ -311,7 +314,7 @@ fn the_runtimes_writes_are_not_noted(mode: Mode) {
     assert_eq!(paged.collect(), []);
 }
 
-/// Stores the numbers 1, 2, 3, … to pages in turn, as fast as it can, and says how far it is.
+/// Stores the numbers 1, 2, 3, … to pages in turn, as fast as it can, and publishes its progress.
 struct Hammer<'a> {
     paged: &'a Paged,
     pages: Vec<u64>,
@@ -332,7 +335,7 @@ impl Hammer<'_> {
         }
     }
 
-    /// The last of the first `done` stores to the page in place `index`.
+    /// Returns the last of the first `done` stores to the page at place `index`.
     fn last_store(&self, index: usize, done: u64) -> u64 {
         let (index, pages) = (index as u64, self.pages.len() as u64);
         if done <= index { 0 } else { (done - 1 - index) / pages * pages + index + 1 }
@@ -344,7 +347,7 @@ impl Hammer<'_> {
         u64::from_ne_bytes(bytes)
     }
 
-    /// Plays a release: `mirror` is what others know of the pages.
+    /// Simulates a release: `mirror` is what other nodes know of the pages.
     fn release(&self, mirror: &mut [u64]) {
         let done = self.done.load(Ordering::Acquire);
         let written: BTreeSet<u64> = self.paged.collect().into_iter().collect();
@@ -486,7 +489,7 @@ fn a_page_that_is_not_allocated_is_not_watched(mode: Mode) {
     assert_eq!(paged.unwritten(range(1, 100)), [3]);
 }
 
-/// In a debug build the same call is caught by an assertion.
+/// In a debug build an assertion catches the same call.
 #[cfg(not(debug_assertions))]
 #[test]
 fn asked_for_read_access_a_page_is_watched() {

@@ -1,4 +1,4 @@
-//! What program threads ask for, and how they wait. Each call returns when it is done.
+//! Requests of program threads, and how they wait. Each call returns when it is done.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -17,43 +17,47 @@ use crate::call_site;
 use crate::runtime::host::Core;
 use crate::runtime::service::OUT_OF_THE_WAY;
 use crate::runtime::tracing::activity_of;
-use crate::signals::SignalsHeld;
+use crate::signals::SignalsDeferred;
 use crate::threads::{Answer, Call, Purpose};
 use crate::time_class::{TimeClass, classify};
 
-/// What a program thread may leave queued for other nodes when it goes on computing; the diffs of one release come on top.
+/// Maximum number of bytes that a program thread may leave queued for other nodes when it resumes computing.
+/// The diffs of one release may exceed it.
 const BACKLOG_BYTES_MAX: usize = 64 << 20;
 
-/// A sleeping thread that watches the fabric looks up this often, to drive its timers; likewise one that nobody rings for.
+/// Interval at which a sleeping thread that watches the fabric wakes to drive its timers, as does a thread
+/// that no other thread wakes.
 const NAP: Duration = Duration::from_millis(10);
 
-/// A thread that is rung for when its answer is there looks up so seldom.
+/// The same interval for a thread that is woken when its answer has arrived.
 const RUNG_FOR_NAP: Duration = Duration::from_millis(100);
 
 thread_local! {
-    /// The calling thread watches the fabric for all.
+    /// True if the calling thread watches the fabric on behalf of the node.
     static WATCHES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What ends a thread's sleep.
+/// The events that end a thread's sleep.
 enum LookOut {
-    /// That it is rung for, or this time. Who watches the fabric sleeps so for a moment while another thread takes in what has come: the
-    /// descriptor stays ready as long, and to look at it again and again would keep that thread from its processor.
+    /// Its bell or a timeout. The watching thread sleeps like this for a moment while another thread receives
+    /// what has come: the descriptor stays ready that long, and polling it again and again would take that
+    /// thread's processor.
     ForBell(Duration),
-    /// Also something to take in.
+    /// Its bell, incoming messages, or a timeout.
     ForBellAndFabric(Duration),
 }
 
-/// A wait's part in watching the fabric. Signals are held wherever it changes.
+/// A wait's share in watching the fabric. Signals are deferred whenever it changes.
 pub(crate) struct Watch<'a> {
     runtime: &'a Runtime,
-    /// It began in this wait, and ends with it.
+    /// True if watching began in this wait, and ends with it.
     is_mine: bool,
 }
 
 impl Watch<'_> {
-    /// Watches if nobody does; whether the calling thread does now. One that watches may be interrupted by a handler of the program's
-    /// that comes to wait in turn: that wait watches on for the outer one.
+    /// Watches if no other thread does. Returns true if the calling thread watches now. A signal handler of
+    /// the program may interrupt a watching thread and wait in turn: that wait goes on watching for the outer
+    /// one.
     fn take(&mut self) -> bool {
         if !WATCHES.get() && self.runtime.serving.service.watch_instead(self.runtime.fabric()) {
             WATCHES.set(true);
@@ -73,7 +77,7 @@ impl Drop for Watch<'_> {
 }
 
 impl Runtime {
-    /// Has the engine do something for the calling thread, and waits for its answer.
+    /// Makes a request to the engine for the calling thread, and waits for the answer.
     fn ask(
         &self,
         class: TimeClass,
@@ -90,8 +94,8 @@ impl Runtime {
         activity: Activity,
         request: impl FnOnce(&mut Core, Waiter),
     ) -> Outcome {
-        // Once for the whole call: what it locks on its way is locked with signals held.
-        let signals = SignalsHeld::hold();
+        // Signals are deferred once for the whole call, because everything it locks requires that.
+        let signals = SignalsDeferred::defer();
         let waiter = self.waiter(purpose);
         let inside = self.account.enter(&self.threads, class);
         let quiet = self.begin_spinning();
@@ -101,8 +105,9 @@ impl Runtime {
             is_traced = self.trace_begin(inside.since(), || activity);
             request(core, waiter);
         };
-        // Before the request leaves: another node's may come at that very moment, and this thread is about to
-        // look for it. The service thread, woken by it, would take the processor from this thread.
+        // Watch before the request leaves: another node's request may arrive at the same moment, and this
+        // thread is about to poll for it. Otherwise that request would wake the service thread, which would
+        // take this thread's processor.
         self.tell_and(act, || {
             if !quiet && !self.threads.get(waiter).is_answered() {
                 watch.take();
@@ -126,14 +131,14 @@ impl Runtime {
         Watch { runtime: self, is_mine: false }
     }
 
-    /// Has the core do something, with signals held back.
+    /// Runs an action on the core, with signals deferred.
     pub(crate) fn tell(&self, act: impl FnOnce(&mut Core)) {
         self.tell_and(act, || {});
     }
 
-    /// The same, and does something else before what the core has posted is sent, if it has posted anything.
-    fn tell_and(&self, act: impl FnOnce(&mut Core), before_push: impl FnOnce()) {
-        let _signals = SignalsHeld::hold();
+    /// Like [`tell`](Self::tell); if the core has posted messages, calls `before_push` before they are sent.
+    pub(crate) fn tell_and(&self, act: impl FnOnce(&mut Core), before_push: impl FnOnce()) {
+        let _signals = SignalsDeferred::defer();
         let mut core = self.core();
         core.end_holds();
         legs::end(Leg::Enter);
@@ -147,28 +152,35 @@ impl Runtime {
         }
     }
 
-    /// What [`Fabric::begin_spinning`](hiroba_fabric::Fabric::begin_spinning) says; said before a thread asks what it will wait for.
+    /// Calls [`Fabric::begin_spinning`](hiroba_fabric::Fabric::begin_spinning) and returns its result. A
+    /// thread calls it before the request whose answer it will wait for.
     pub(crate) fn begin_spinning(&self) -> bool {
         self.has_fabric() && self.fabric().begin_spinning()
     }
 
-    /// Ends what [`begin_spinning`](Self::begin_spinning) has begun.
+    /// Ends what [`begin_spinning`](Self::begin_spinning) began.
     pub(crate) fn end_spinning(&self) {
         if self.has_fabric() {
             self.fabric().end_spinning();
         }
     }
 
-    /// Waits for an answer; serves whatever comes meanwhile ("waiting means serving").
+    /// Waits for an answer, and serves whatever arrives meanwhile ("waiting means serving").
     pub(crate) fn wait(&self, waiter: Waiter) -> Answer {
-        let signals = SignalsHeld::hold();
+        let signals = SignalsDeferred::defer();
         let quiet = self.begin_spinning();
         self.wait_spinning(waiter, quiet, signals, self.unwatched())
     }
 
-    /// The same after [`begin_spinning`](Self::begin_spinning), which it ends.
-    fn wait_spinning(&self, waiter: Waiter, quiet: bool, signals: SignalsHeld, watch: Watch<'_>) -> Answer {
-        // Most answers are there at once.
+    /// Waits like [`wait`](Self::wait) after [`begin_spinning`](Self::begin_spinning), and ends the spinning.
+    fn wait_spinning(
+        &self,
+        waiter: Waiter,
+        quiet: bool,
+        signals: SignalsDeferred,
+        watch: Watch<'_>,
+    ) -> Answer {
+        // Most answers are available at once.
         if let Some(answer) = self.threads.get(waiter).take() {
             self.end_spinning();
             return answer;
@@ -180,18 +192,20 @@ impl Runtime {
         self.poll_until(waiter, signals, watch, quiet, || RUNG_FOR_NAP, || self.threads.get(waiter).take())
     }
 
-    /// Waits, first awake and then asleep, until `done`: rung for, or looked for at every `nap`. Spinning has begun.
+    /// Waits until `done` returns a value, first awake and then asleep. A sleeping thread checks when its
+    /// bell rings and after every `nap`. Spinning has begun.
     pub(crate) fn poll_until<T>(
         &self,
         waiter: Waiter,
-        mut signals: SignalsHeld,
+        mut signals: SignalsDeferred,
         mut watch: Watch<'_>,
         quiet: bool,
         nap: impl Fn() -> Duration,
         done: impl Fn() -> Option<T>,
     ) -> T {
         let waiting = self.serving.service.begin_waiting();
-        // Where nobody else is woken while this thread spins, the service thread need stand aside only while it sleeps.
+        // Where spinning wakes no other thread, the service thread needs to stand aside only while this
+        // thread sleeps.
         if !quiet {
             watch.take();
         }
@@ -209,7 +223,7 @@ impl Runtime {
             if vigil.goes_on() {
                 continue;
             }
-            // The program's signal handlers run while the thread sleeps, and only then: nothing is locked.
+            // The program's signal handlers run only while the thread sleeps, when nothing is locked.
             slept = true;
             self.threads.falls_asleep(waiter);
             let look_out = match (watch.take(), received) {
@@ -220,7 +234,7 @@ impl Runtime {
             self.fabric().begin_expecting();
             self.fabric().end_spinning();
             self.sleep(waiter, signals, look_out);
-            signals = SignalsHeld::hold();
+            signals = SignalsDeferred::defer();
             self.fabric().end_expecting();
             self.fabric().begin_spinning();
         };
@@ -236,8 +250,8 @@ impl Runtime {
         result
     }
 
-    /// Sleeps. The program's signal handlers run meanwhile.
-    fn sleep(&self, waiter: Waiter, signals: SignalsHeld, look_out: LookOut) {
+    /// Sleeps. The program's signal handlers may run meanwhile.
+    fn sleep(&self, waiter: Waiter, signals: SignalsDeferred, look_out: LookOut) {
         let slot = self.threads.get(waiter);
         let (looked_at, nap) = match look_out {
             LookOut::ForBell(nap) => (1, nap),
@@ -258,12 +272,13 @@ impl Runtime {
         slot.awake();
     }
 
-    /// Waits while more is queued for other nodes than [`BACKLOG_BYTES_MAX`]: after calls that send much and wait for nothing.
-    fn hold_back(&self, class: TimeClass) {
+    /// Waits while more than [`BACKLOG_BYTES_MAX`] is queued for other nodes. Calls that send much and wait
+    /// for nothing end with it.
+    pub(crate) fn hold_back(&self, class: TimeClass) {
         if !self.has_fabric() {
             return;
         }
-        let signals = SignalsHeld::hold();
+        let signals = SignalsDeferred::defer();
         let room = || (self.fabric().backlog_bytes_all() <= BACKLOG_BYTES_MAX).then_some(());
         if room().is_none() {
             let waiter = self.waiter(Purpose::Call);
@@ -273,7 +288,8 @@ impl Runtime {
         }
     }
 
-    /// Where data races are looked for: waits until all that this node has told has been held against what others told.
+    /// Waits until everything this node has reported has been compared with other nodes' reports, if data
+    /// races are looked for.
     pub(crate) fn settle_races(&self) {
         if !self.looks_for_races() {
             return;
@@ -282,7 +298,7 @@ impl Runtime {
         let _inside = self.account.enter(&self.threads, TimeClass::Other);
         let quiet = self.begin_spinning();
         self.tell(|core| self.ask_who_has_heard(core));
-        let signals = SignalsHeld::hold();
+        let signals = SignalsDeferred::defer();
         self.poll_until(
             waiter,
             signals,
@@ -293,7 +309,7 @@ impl Runtime {
         );
     }
 
-    /// In a job of one node only another thread of this process can end the wait.
+    /// Waits in a job of one node, where only another thread of this process can end the wait.
     fn wait_alone(&self, waiter: Waiter) -> Answer {
         let slot = self.threads.get(waiter);
         loop {
@@ -310,17 +326,18 @@ impl Runtime {
         }
     }
 
-    /// A touch beyond access, in signal context on the faulting thread.
+    /// Handles an access violation, in signal context on the faulting thread.
     pub(super) fn fault(&self, fault: Fault) -> FaultOutcome {
         if self.life.left.load(Ordering::Relaxed) || self.is_forked() {
             return FaultOutcome::NotOurs;
         }
-        let _signals = SignalsHeld::by_the_kernel();
+        let _signals = SignalsDeferred::by_the_kernel();
         let (class, wanted) = classify(fault.kind);
         self.account.count_fault(class);
         let began = self.regions.is_some().then(Instant::now);
         let request = |core: &mut Core, waiter| {
             core.note_touch(&self.memory, &fault);
+            core.note_awaited(fault.page);
             core.engine.handle_fault(fault.page, wanted, Some(waiter));
         };
         let activity = Activity::Fault { page: fault.page, wanted };
@@ -334,13 +351,13 @@ impl Runtime {
         }
     }
 
-    /// Takes a lock.
+    /// Acquires a lock.
     pub fn lock(&self, lock: LockId) {
         self.synchronise("hiroba_lock", TimeClass::Lock, Synchronisation::Acquire(lock));
         self.account.tallies.lock_acquires.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes a lock if it is free; whether it was.
+    /// Acquires a lock if it is free. Returns true if it was.
     pub fn try_lock(&self, lock: LockId) -> bool {
         let outcome = self.synchronise("hiroba_trylock", TimeClass::Lock, Synchronisation::TryAcquire(lock));
         let taken = outcome != Outcome::Refused;
@@ -348,12 +365,12 @@ impl Runtime {
         taken
     }
 
-    /// Gives a lock up.
+    /// Releases a lock.
     pub fn unlock(&self, lock: LockId) {
         self.synchronise("hiroba_unlock", TimeClass::Lock, Synchronisation::Release(lock));
     }
 
-    /// Gives the lock up, waits for a signal, takes the lock again.
+    /// Releases the lock, waits for a signal, and acquires the lock again.
     pub fn cond_wait(&self, cond: CondId, lock: LockId) {
         self.synchronise("hiroba_cond_wait", TimeClass::Lock, Synchronisation::Wait(cond, lock));
         self.account.tallies.lock_acquires.fetch_add(1, Ordering::Relaxed);
@@ -369,13 +386,19 @@ impl Runtime {
         self.synchronise("hiroba_cond_broadcast", TimeClass::Lock, Synchronisation::Broadcast(cond));
     }
 
-    /// Meets all nodes.
+    /// Waits for all nodes.
     pub fn barrier(&self) {
-        self.synchronise(
+        let outcome = self.synchronise(
             "hiroba_barrier",
             TimeClass::Barrier,
             Synchronisation::Collective(Collective::Barrier),
         );
+        if matches!(outcome, Outcome::Collective(met) if met.ends_the_job()) {
+            // The job has ended under this thread, which must touch nothing any more.
+            loop {
+                std::thread::park();
+            }
+        }
         self.account.tallies.barriers.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -414,11 +437,11 @@ impl Runtime {
         }
     }
 
-    /// Hints that these ranges, each an address and so many bytes, will be read soon.
+    /// Hints that these ranges, each an address and a length in bytes, will be read soon.
     ///
     /// # Errors
     ///
-    /// The first range that is not in shared memory: then nothing is hinted.
+    /// Returns the first range that is not in shared memory. In that case no range is hinted.
     pub fn prefetch(&self, ranges: &[(usize, usize)]) -> Result<(), (usize, usize)> {
         let pages_of = |&(address, bytes): &(usize, usize)| {
             let last =
@@ -436,7 +459,7 @@ impl Runtime {
     }
 }
 
-/// What the calling thread is about to wait in, for reports.
+/// Describes the call in which the calling thread is about to wait, for reports.
 fn describe(name: &'static str, sync: Synchronisation) -> Call {
     let (arguments, lock) = match sync {
         Synchronisation::Acquire(lock)

@@ -12,7 +12,7 @@ use crate::control::Passed;
 use crate::runtime::tracing::Recorder;
 use hiroba_wire::FabricKind;
 
-/// What the launcher has passed to this node for its use alone.
+/// Descriptors that the launcher has passed to this node for its use alone.
 pub(crate) struct Ends {
     socket: Option<OwnedFd>,
     trace: Option<OwnedFd>,
@@ -20,7 +20,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Sorts what came with the job.
+    /// Sorts the descriptors that came with the job.
     pub(crate) fn of(job: &JobDescription, mut passed: Passed) -> Ends {
         let came = job.descriptors;
         Ends {
@@ -34,8 +34,8 @@ impl Ends {
         }
     }
 
-    /// The node's part of the shared region: in the file that its peers read, where the fabric has one, else in one of its
-    /// own.
+    /// Reserves the node's part of the shared region: in the file that its peers read, if the fabric has one,
+    /// otherwise in a file of its own.
     pub(crate) fn reserve_memory(&self, job: &JobDescription) -> Result<SharedMemory, NodeError> {
         let config = MemoryConfig::default();
         let frames = self.files.frames.get(job.node.index());
@@ -47,7 +47,7 @@ impl Ends {
         Ok(SharedMemory::reserve_in(config, frames)?)
     }
 
-    /// The record of a traced run, in the file that the launcher opened.
+    /// Opens the recorder of a traced run, with the file that the launcher opened.
     pub(crate) fn open_trace(
         &mut self,
         job: &JobDescription,
@@ -58,7 +58,7 @@ impl Ends {
         recorder.map(Some).map_err(|source| NodeError::System { what: "beginning the trace", source })
     }
 
-    /// The fabric of a job of several nodes.
+    /// Opens the fabric of a job of several nodes.
     pub(crate) fn open_fabric(&mut self, job: &JobDescription) -> Result<Arc<dyn Fabric>, NodeError> {
         let config = FabricConfig {
             local: job.node,

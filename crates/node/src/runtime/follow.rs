@@ -1,10 +1,10 @@
-//! Programs in which node 0 leads: it alone runs `main`, the other nodes wait inside `tsm_startup` for what it does
-//! next (the interface of Barli, Watanabe, Sakai and Tanaka, see `tsm.h`).
+//! Programs in which node 0 leads: it alone runs `main`, and the other nodes wait inside `tsm_startup` for
+//! its next command (the interface of Barli, Watanabe, Sakai and Tanaka, see `tsm.h`).
 //!
-//! A worker finds the pointers that `main` stored in global variables, so before each start node 0 sends the
-//! executable's private writable data to the others. That needs the same program at the same addresses everywhere,
-//! which is checked, and leaves out what the dynamic linker put into the executable on behalf of libraries (copy
-//! relocations such as `stdout`): those belong to each process.
+//! A worker uses pointers that `main` stored in global variables. So before each start node 0 sends the
+//! executable's private writable data to the other nodes. That needs the same program at the same addresses
+//! everywhere, which is checked. Data that the dynamic linker copied into the executable on behalf of
+//! libraries (copy relocations such as `stdout`) are left out: they belong to each process.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -19,21 +19,21 @@ use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, ObjectSymbolTable, RelocationFlags, RelocationTarget};
 
 use crate::runtime::Runtime;
-use crate::signals::SignalsHeld;
+use crate::signals::SignalsDeferred;
 use crate::time_class::TimeClass;
 
-/// What a following node must do next.
+/// The next command for a following node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Run the worker at this address, then meet the others in a barrier.
+    /// Run the worker at this address, then join the others in a barrier.
     RunWorker(usize),
     /// The job is over; the node has left it.
     Leave,
 }
 
-/// Program data that came from node 0 and wait to be put in place by the program's own thread. No more than
-/// the program has writable data: one start of a worker sends each byte once, and all nodes have put it in
-/// place before the next.
+/// Program data that came from node 0 and wait for the program's own thread to copy them into place. They are
+/// never longer than the program's writable data: one start of a worker sends each byte once, and all nodes
+/// have copied it before the next start.
 #[derive(Debug, Default)]
 pub(crate) struct ProgramImage {
     pieces: Mutex<Vec<Piece>>,
@@ -50,7 +50,7 @@ impl ProgramImage {
     /// Keeps a piece that came from a node.
     ///
     /// # Errors
-    /// A sentence, when that node has none to send, or has sent more than `bytes_max` altogether.
+    /// Returns an error message if that node may not send data, or has sent more than `bytes_max` in all.
     pub(crate) fn keep(
         &self,
         (from, bytes_max): (NodeId, usize),
@@ -75,13 +75,13 @@ impl ProgramImage {
 
     fn take(&self) -> Vec<Piece> {
         // The service thread takes the lock, too.
-        let _signals = SignalsHeld::hold();
+        let _signals = SignalsDeferred::defer();
         std::mem::take(&mut *self.pieces.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Runtime {
-    /// Node 0: has every node run the worker at `address` (this node's caller runs it itself).
+    /// On node 0: makes every other node run the worker at `address`. The caller runs it itself on node 0.
     pub fn lead_worker(&self, address: usize) {
         let program = Program::of_this_process().unwrap_or_else(|reason| self.refuse_worker(&reason));
         if self.has_fabric() {
@@ -104,7 +104,7 @@ impl Runtime {
         );
     }
 
-    /// The other nodes: takes part in what node 0 does, until it starts a worker or leaves.
+    /// On the other nodes: takes part in node 0's collective calls until it starts a worker or leaves.
     pub fn follow(&self) -> Command {
         loop {
             let outcome = self.synchronise(
@@ -124,7 +124,7 @@ impl Runtime {
                     self.put_in_place(&program);
                     return Command::RunWorker(program.base.wrapping_add(offset as usize));
                 }
-                Collective::Leave | Collective::LeaveByExit => {
+                Collective::Leave | Collective::LeaveByExit | Collective::LeaveHalted => {
                     self.closed_out();
                     return Command::Leave;
                 }
@@ -153,8 +153,8 @@ impl Runtime {
                     "expected the same executable on every node, got one with other data segments",
                 );
             }
-            // SAFETY: the target lies in this program's own writable data (checked above), whose only other user, the
-            // program's main thread, is the caller.
+            // SAFETY: the target lies in this program's own writable data (checked above), whose only other
+            // user, the program's main thread, is the caller.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target.start as *mut u8, bytes.len()) };
         }
     }
@@ -164,7 +164,7 @@ impl Runtime {
     }
 }
 
-/// How many bytes of the executable's segments are writable in memory, as its program headers say.
+/// Returns the size in memory of the executable's writable segments, from its program headers.
 pub(crate) fn writable_bytes() -> usize {
     // SAFETY: getauxval has no memory operands.
     let told = |what| unsafe { libc::getauxval(what) };
@@ -172,7 +172,7 @@ pub(crate) fn writable_bytes() -> usize {
     if first.is_null() {
         return 0;
     }
-    // SAFETY: the kernel has put the executable's program headers there, which stay as they are
+    // SAFETY: the kernel has put the executable's program headers there, and they do not change
     // (getauxval(3), AT_PHDR).
     let headers = unsafe { std::slice::from_raw_parts(first, count as usize) };
     let is_writable =
@@ -182,18 +182,19 @@ pub(crate) fn writable_bytes() -> usize {
 
 fn copy_out(range: Range<usize>) -> Vec<u8> {
     let mut bytes = vec![0; range.len()];
-    // SAFETY: the range lies in the executable's own writable segments, mapped for the life of the process. Other
-    // threads of the program may be writing there, as they may during any copy of C data; no reference is formed.
+    // SAFETY: the range lies in the executable's own writable segments, mapped for the life of the process.
+    // Other threads of the program may be writing there, as they may during any copy of C data; no reference
+    // is formed.
     unsafe { std::ptr::copy_nonoverlapping(range.start as *const u8, bytes.as_mut_ptr(), range.len()) };
     bytes
 }
 
-/// Where this process has its program.
+/// The program in this process.
 struct Program {
     base: usize,
-    /// The same on all nodes that have program and libraries at the same addresses.
+    /// Equal on all nodes that have program and libraries at the same addresses.
     identity: u64,
-    /// Writable data of the executable's own, ascending.
+    /// The executable's own writable data, in ascending order.
     private_data: Vec<Range<usize>>,
 }
 
@@ -234,7 +235,7 @@ impl Program {
     }
 }
 
-/// Objects of libraries for which the linker reserved room in the executable (`R_*_COPY`).
+/// Iterates over objects of libraries for which the linker reserved room in the executable (`R_*_COPY`).
 fn copied_from_libraries<'a>(elf: &'a ElfFile64<'a, Endianness>) -> impl Iterator<Item = Range<usize>> + 'a {
     let copy =
         if cfg!(target_arch = "aarch64") { object::elf::R_AARCH64_COPY } else { object::elf::R_X86_64_COPY };
@@ -250,7 +251,7 @@ fn copied_from_libraries<'a>(elf: &'a ElfFile64<'a, Endianness>) -> impl Iterato
     })
 }
 
-/// `range` without `holes`.
+/// Returns `range` without `holes`.
 fn subtract(range: Range<usize>, holes: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut rest = vec![range];
     for hole in holes {

@@ -1,13 +1,14 @@
-//! The `malloc` family: any node allocates without asking, any node and any thread frees.
+//! The `malloc` family: any node allocates without asking others, and any node or thread frees.
 //!
-//! Blocks belong to the arena of the node that gave them out, and so do their pages (it is their home). A
-//! block freed elsewhere goes back by message. `free` is a release and the next `malloc` of the block an
-//! acquire, as in C11: the freeing node first makes what it has written and seen known to the arena's node
-//! (`Synchronisation::Publish`), else its unsent writes could come home after the block has a new owner.
+//! Blocks belong to the arena of the node that allocated them, which is also their pages' home. A block freed
+//! on another node goes back by message. `free` is a release and the next `malloc` of the block an acquire,
+//! as in C11: the freeing node first publishes what it has written and seen to the arena's node
+//! (`Synchronisation::Publish`). Otherwise its unsent writes could reach the home after the block has a new
+//! owner.
 //!
-//! Inside a node threads serve themselves from caches, without a lock and without a system call (`heap/pool.rs`). A
-//! signal handler of the program's that comes in between may fault, and the faulting thread may serve other nodes while it
-//! waits; so whatever serves others leaves the thread's cache alone.
+//! Within a node, threads allocate from caches without a lock or a system call (`heap/pool.rs`). A signal
+//! handler of the program may interrupt that and fault, and the faulting thread may serve other nodes while
+//! it waits. Code that serves other nodes therefore does not use the thread's cache.
 
 mod classes;
 mod nearest;
@@ -25,7 +26,7 @@ use hiroba_wire::{Message, Ticket};
 
 use crate::arena::{Block, NotABlock};
 use crate::runtime::Runtime;
-use crate::signals::SignalsHeld;
+use crate::signals::SignalsDeferred;
 use crate::threads::{Answer, Purpose};
 use crate::time_class::TimeClass;
 use pool::{Pool, ThreadCache};
@@ -34,15 +35,17 @@ use pool::{Pool, ThreadCache};
 #[derive(Debug)]
 pub(crate) struct Heap {
     pool: Pool,
+    /// Pool for long blocks of executables, if those have another protocol.
+    long: Option<Pool>,
 }
 
-/// What the calling thread has of its heap. There is one heap in a process; tests, which have several, use each in
-/// threads of its own.
+/// The calling thread's cache. A process has one heap; tests, which have several, use each in threads of its
+/// own.
 #[derive(Debug)]
 enum Cached {
     NotYet,
     Active(Box<ThreadCache>),
-    /// The thread is ending: what its last destructors allocate and free goes past any cache.
+    /// The thread is ending: allocations and frees of its last destructors bypass the cache.
     Finished,
 }
 
@@ -53,27 +56,57 @@ thread_local! {
 }
 
 impl Drop for Mine {
-    /// For threads whose end nobody announced.
+    /// Empties the cache of a thread whose end was not announced.
     fn drop(&mut self) {
-        // A process forked from the job's must not wait for locks: threads that it has not may hold them.
+        // A forked process must not wait for locks: threads that it does not have may hold them.
         if let Cached::Active(cache) = self.0.get_mut()
             && let Some(runtime) = Runtime::get()
         {
-            let _signals = SignalsHeld::hold();
+            let _signals = SignalsDeferred::defer();
             runtime.allocations.heap.pool.finish(cache);
         }
     }
 }
 
+fn pool_of(node: NodeId, memory: &SharedMemory, part: PageRange, page_size: PageSize) -> Pool {
+    let start = memory.address_of(part.first) as u64;
+    let end = start + part.count * memory.granule().bytes() as u64;
+    Pool::new(node, start..end, page_size.bytes() as u64)
+}
+
 impl Heap {
-    /// The heap of `node`, in a part of the region that no other node gives out. The job's pages are of `page_size`.
+    /// Makes the heap of `node`, in a part of the region from which no other node allocates. The job's pages
+    /// have `page_size`.
     pub(crate) fn new(node: NodeId, memory: &SharedMemory, part: PageRange, page_size: PageSize) -> Heap {
-        let start = memory.address_of(part.first) as u64;
-        let end = start + part.count * memory.granule().bytes() as u64;
-        Heap { pool: Pool::new(node, start..end, page_size.bytes() as u64) }
+        Heap { pool: pool_of(node, memory, part, page_size), long: None }
     }
 
-    /// Does what the calling thread's cache can do alone, without a lock.
+    /// Makes a heap with two parts, of which the second is for long blocks.
+    pub(crate) fn divided(
+        node: NodeId,
+        memory: &SharedMemory,
+        parts: [PageRange; 2],
+        page_size: PageSize,
+    ) -> Heap {
+        let [small, long] = parts.map(|part| pool_of(node, memory, part, page_size));
+        Heap { pool: small, long: Some(long) }
+    }
+
+    /// Returns the pool of long blocks if it contains the address.
+    fn long_at(&self, address: u64) -> Option<&Pool> {
+        self.long.as_ref().filter(|long| long.contains(address))
+    }
+
+    /// Returns true if this node allocates the address.
+    fn contains(&self, address: u64) -> bool {
+        self.pool.contains(address) || self.long_at(address).is_some()
+    }
+
+    fn length_of(&self, address: u64) -> Result<u64, NotABlock> {
+        self.long_at(address).unwrap_or(&self.pool).length_of(address)
+    }
+
+    /// Runs an action on the calling thread's cache alone, without a lock.
     #[inline]
     fn quickly<R>(act: impl FnOnce(&mut ThreadCache) -> R) -> Option<R> {
         let act = |mine: &Mine| match &mut *mine.0.try_borrow_mut().ok()? {
@@ -83,13 +116,13 @@ impl Heap {
         MINE.try_with(act).ok().flatten()
     }
 
-    /// Does what may take locks, with the calling thread's cache if it can have one.
+    /// Runs an action that may take locks, with the calling thread's cache if it can have one.
     fn thoroughly<R>(&self, act: impl FnOnce(&Pool, Option<&mut ThreadCache>) -> R) -> R {
-        let _signals = SignalsHeld::hold();
+        let _signals = SignalsDeferred::defer();
         let mut act = Some(act);
         let mut run = |cache: Option<&mut ThreadCache>| act.take().map(|act| act(&self.pool, cache));
         let with_mine = |mine: &Mine| {
-            // Borrowed already: a handler interrupted the thread amid its own call.
+            // Borrowed already: a handler interrupted the thread during its own call.
             let Ok(mut cached) = mine.0.try_borrow_mut() else { return run(None) };
             if matches!(*cached, Cached::NotYet) {
                 *cached = Cached::Active(Box::new(self.pool.new_cache()));
@@ -118,17 +151,21 @@ impl Heap {
     }
 
     fn free(&self, address: u64, by: NodeId) -> Result<(), NotABlock> {
+        if let Some(long) = self.long_at(address) {
+            let _signals = SignalsDeferred::defer();
+            return long.free(None, address, by);
+        }
         self.thoroughly(|pool, cache| pool.free(cache, address, by))
     }
 
-    /// Whether a block of this node's begins there that is not free.
+    /// Returns true if a live block of this node begins at the address.
     pub(crate) fn is_block(&self, address: u64) -> bool {
-        self.pool.length_of(address).is_ok()
+        self.length_of(address).is_ok()
     }
 
-    /// The calling thread ends: what its cache holds is everybody's again.
+    /// Records that the calling thread ends. Returns its cached blocks to the pool.
     pub(crate) fn finish_thread(&self) {
-        let _signals = SignalsHeld::hold();
+        let _signals = SignalsDeferred::defer();
         let finish = |mine: &Mine| {
             let cached =
                 mine.0.try_borrow_mut().map(|mut cached| std::mem::replace(&mut *cached, Cached::Finished));
@@ -136,18 +173,19 @@ impl Heap {
                 self.pool.finish(&mut cache);
             }
         };
-        let _ = MINE.try_with(finish); // its destructor has done it
+        let _ = MINE.try_with(finish); // fails only if its destructor has done it
     }
 
-    /// What lies at an address of this node's, or nearest to it. It waits for nothing, so that a dying process can ask.
+    /// Describes the nearest block to an address of this node's arena. Waits for no lock, so a dying process
+    /// can call it.
     pub(crate) fn nearest_allocation(&self, address: usize) -> Option<String> {
-        self.pool.describe(address as u64)
+        self.long_at(address as u64).unwrap_or(&self.pool).describe(address as u64)
     }
 }
 
 impl Runtime {
-    /// A block of at least `bytes` bytes at a multiple of `align` (a power of two): its address, and whether it is known
-    /// to be all zero. `None` when the arena is full.
+    /// Allocates at least `bytes` bytes aligned to `align` (a power of two). Returns the address, and whether
+    /// the block is known to be all zero; `None` when the arena is full.
     #[inline]
     pub fn malloc(&self, bytes: u64, align: u64) -> Option<(usize, bool)> {
         let block = self.allocations.heap.allocate_quickly(bytes, align).or_else(|| {
@@ -157,7 +195,18 @@ impl Runtime {
         block.map(|block| (block.address as usize, block.zeroed))
     }
 
-    /// Takes a block back. `call` names the caller's call in the sentence that ends the job when it is no block.
+    /// Allocates a long block of an executable. Where those have another protocol than the program's data, it
+    /// lies among them.
+    pub fn malloc_long(&self, bytes: u64, align: u64) -> Option<(usize, bool)> {
+        let Some(long) = &self.allocations.heap.long else { return self.malloc(bytes, align) };
+        let _inside = (self.trace_other(), self.account.enter(&self.threads, TimeClass::Other));
+        let _signals = SignalsDeferred::defer();
+        let block = long.allocate(None, bytes, align)?;
+        Some((block.address as usize, block.zeroed))
+    }
+
+    /// Frees a block. `call` names the caller's call in the sentence that ends the job if the address is no
+    /// block.
     #[inline]
     pub fn free(&self, call: &str, address: usize) {
         if !self.allocations.heap.free_quickly(address as u64) {
@@ -176,12 +225,18 @@ impl Runtime {
         self.send_aside(owner, &Message::Free { address: address as u64 });
     }
 
-    /// The usable length of a block.
+    /// Returns true if a live block of this node begins at the address.
+    pub fn is_own_block(&self, address: usize) -> bool {
+        self.allocations.heap.contains(address as u64) && self.allocations.heap.is_block(address as u64)
+    }
+
+    /// Returns the usable length of a block.
     pub fn block_length(&self, call: &str, address: usize) -> u64 {
         let owner = self.owner(call, address);
         let _inside = (self.trace_other(), self.account.enter(&self.threads, TimeClass::Other));
         if owner == self.me {
-            let length = self.allocations.heap.thoroughly(|pool, _| pool.length_of(address as u64));
+            let _signals = SignalsDeferred::defer();
+            let length = self.allocations.heap.length_of(address as u64);
             return length.unwrap_or_else(|error| self.not_a_block(call, error));
         }
         let waiter = self.waiter(Purpose::Call);
@@ -197,20 +252,23 @@ impl Runtime {
         }
     }
 
-    /// Has a block used for `bytes` bytes from now on, where it is; false when it must move for that.
+    /// Changes the used length of a block in place. Returns false if the block must move for that.
     pub fn resize_in_place(&self, call: &str, address: usize, bytes: u64) -> bool {
         if self.owner(call, address) != self.me {
             let length = self.block_length(call, address);
             return (length / 2..=length).contains(&bytes);
         }
         let _inside = (self.trace_other(), self.account.enter(&self.threads, TimeClass::Other));
-        let resized = self.allocations.heap.thoroughly(|pool, _| pool.resize(address as u64, bytes));
+        let heap = &self.allocations.heap;
+        let signals = SignalsDeferred::defer();
+        let resized = heap.long_at(address as u64).unwrap_or(&heap.pool).resize(address as u64, bytes);
+        drop(signals);
         resized.unwrap_or_else(|error| self.not_a_block(call, error))
     }
 
-    /// Whose arena holds the address.
+    /// Returns the node whose arena contains the address.
     fn owner(&self, call: &str, address: usize) -> NodeId {
-        if self.allocations.heap.pool.contains(address as u64) {
+        if self.allocations.heap.contains(address as u64) {
             return self.me;
         }
         let page = self.memory.page_of(address);
@@ -223,21 +281,23 @@ impl Runtime {
     }
 
     fn send_aside(&self, to: NodeId, message: &Message<'_>) {
-        let _signals = SignalsHeld::hold();
+        let _signals = SignalsDeferred::defer();
         self.send_to(to, &[&message.encode()]);
     }
 
-    /// The thread that serves others may be amid a call of its own, so this leaves its cache alone.
+    /// Frees a block for another node. The serving thread may be in an allocator call of its own, so its
+    /// cache is not used.
     pub(crate) fn free_for_peer(&self, from: NodeId, address: u64) {
-        let _signals = SignalsHeld::hold();
-        if let Err(error) = self.allocations.heap.pool.free(None, address, from) {
+        let _signals = SignalsDeferred::defer();
+        let heap = &self.allocations.heap;
+        if let Err(error) = heap.long_at(address).unwrap_or(&heap.pool).free(None, address, from) {
             self.not_a_block(&format!("hiroba_free on node {from}"), error);
         }
     }
 
     pub(crate) fn tell_size(&self, to: NodeId, ticket: Ticket, address: u64) {
-        let signals = SignalsHeld::hold();
-        let bytes = self.allocations.heap.pool.length_of(address).ok();
+        let signals = SignalsDeferred::defer();
+        let bytes = self.allocations.heap.length_of(address).ok();
         drop(signals);
         self.send_aside(to, &Message::SizeReply { ticket, bytes });
     }

@@ -1,7 +1,7 @@
-//! Carries out what the engine wants done.
+//! Carries out the engine's effects.
 //!
-//! Everything here runs with the core's lock held and signals held back, and touches shared pages through the
-//! runtime's view alone, which never faults.
+//! All of this runs with the core's lock and with signals deferred, and accesses shared pages only through
+//! the runtime's view, which never faults.
 
 pub(crate) mod races;
 mod shortage;
@@ -30,46 +30,48 @@ use crate::runtime::host::races::Races;
 use crate::threads::Answer;
 use crate::time_class::TimeClass;
 
-/// Pages of one home, and what its frames of them must hold.
+/// Pages of one home, and the version that its frames must have.
 pub(crate) struct HomePages<'a> {
     pub(crate) home: NodeId,
-    /// One after the other.
+    /// Consecutive pages.
     pub(crate) pages: PageRange,
     /// The length of each page.
     pub(crate) page_bytes: u32,
     pub(crate) needed: &'a VersionVector,
 }
 
-/// The engine and what only its host may touch.
+/// The engine, and the state that its host changes under the same lock.
 pub(crate) struct Core {
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) twins: Twins,
     pub(crate) races: Option<Races>,
-    /// Blocks freed by nodes whose publication, which comes before the free, the engine has not absorbed yet:
-    /// by address, so no more than this node has.
+    /// Blocks freed by nodes whose publication, which precedes the free, the engine has not absorbed yet.
+    /// Keyed by address, so there are no more than this node has blocks.
     pub(crate) freed_early: BTreeMap<u64, NodeId>,
-    /// Room for pages; its length is what has been needed of it so far.
+    /// Buffer for pages, as long as the longest use so far.
     pub(crate) page: Vec<u8>,
     message: Vec<u8>,
-    /// Room for what a diff changes in a block.
+    /// Buffer for the changes of a diff in a block.
     changed: ChangedBytes,
-    /// Faults that came as events, which are over when access to the granule is given.
+    /// Faults reported as events. They end when access to the granule is given.
     event_faults: Vec<EventFault>,
-    /// Pages that are held, the longest first, and until when. No more than have been asked for in that time.
+    /// Held pages, the longest-held first, and until when. No more than were requested in that time.
     holds: VecDeque<(Instant, PageId)>,
-    /// What the present lull is good for.
+    /// Results of the present lull.
     pub(crate) harvest: Harvest,
-    /// Peers to which messages were posted, which leave when the core's lock is free.
+    /// Peers with posted messages. They are pushed when the core's lock is free.
     posted: Posted,
-    /// How much memory shared pages may take, if not all that there is.
+    /// The memory budget of shared pages, if there is one.
     budget: Option<Budget>,
     is_shortage_told: bool,
+    /// True if the user was told that pages cannot be written to the disk.
+    is_swap_failure_told: bool,
 }
 
-/// Peers in the order of the posts. Almost always one or two.
+/// Peers in the order of the posts; almost always one or two.
 pub(crate) type Posted = SmallVec<[NodeId; 8]>;
 
-/// The core, for one thread at a time.
+/// The core, locked by one thread.
 pub(crate) struct CoreHeld<'a> {
     /// Dropped first: it ends with the lock.
     #[expect(dead_code, reason = "it measures as long as it lives")]
@@ -91,10 +93,10 @@ impl DerefMut for CoreHeld<'_> {
     }
 }
 
-/// What the frames of some pages hold, one page after the other.
+/// The contents of the frames of some pages, one page after the other.
 struct Frames<'a> {
     memory: &'a SharedMemory,
-    /// Where in the content each page ends.
+    /// The offset in the content at which each page ends.
     pages: Vec<(usize, PageId)>,
 }
 
@@ -118,32 +120,33 @@ impl Content for Frames<'_> {
     }
 }
 
-/// How long a page stays that somebody has waited for: long enough for that thread, which is awake, to come back from its fault and
-/// touch the page, and no longer, as others wait for it.
+/// How long a page stays for a thread that has waited for it: long enough for a thread that is awake to
+/// return from its fault and access the page, and no longer, because other nodes wait for the page.
 const HOLD: Duration = Duration::from_micros(50);
 
-/// The same where the thread must first be woken, or given a processor.
+/// The same when the thread must first be woken, or given a processor.
 const HOLD_FOR_SLEEPERS: Duration = Duration::from_micros(100);
 
-/// Of work on single pages one in so many is timed, and counts for all: to tell the time twice costs about a tenth of a comparison.
+/// Of work on single pages, one operation in this many is timed and counts for all: reading the clock twice
+/// costs about a tenth of a comparison.
 const TIMED_ONE_IN: u64 = 16;
 
-/// Since when which thread waits for a granule, for the account.
+/// The thread that waits for a granule, since when, and how to account for it.
 pub(crate) struct EventFault {
     pub(crate) granule: PageId,
     pub(crate) thread: Option<u32>,
     pub(crate) class: TimeClass,
     pub(crate) since: Instant,
-    /// The trace knows that it began.
+    /// True if the trace has recorded its beginning.
     pub(crate) is_traced: bool,
 }
 
-/// What a lull was good for.
+/// The results of a lull.
 #[derive(Debug, Default)]
 pub(crate) struct Harvest {
-    /// Pages of which something was sent.
+    /// Number of pages of which something was sent.
     pub(crate) pages_sent: u64,
-    /// Granules whose writes will be noted anew, at the cost of a fault in the kernel each.
+    /// Granules whose next write is recorded again, each at the cost of a fault in the kernel.
     pub(crate) granules_noted: u64,
 }
 
@@ -168,10 +171,11 @@ impl Core {
             posted: Posted::new(),
             budget,
             is_shortage_told: false,
+            is_swap_failure_told: false,
         }
     }
 
-    /// Tells the engine of pages that have been held long enough, as far as that is so.
+    /// Tells the engine about pages that were held long enough.
     pub(crate) fn end_holds(&mut self) {
         if self.holds.is_empty() {
             return;
@@ -185,7 +189,7 @@ impl Core {
         }
     }
 
-    /// How long until the next hold ends, if anything waits for that.
+    /// Returns the time until the next hold ends, if a request waits for that.
     pub(crate) fn next_hold_ends_in(&self) -> Option<Duration> {
         let (until, _) = self.holds.front()?;
         self.engine.waits_for_retained().then(|| until.saturating_duration_since(Instant::now()))
@@ -197,20 +201,20 @@ impl Core {
         }
     }
 
-    /// A fault came as an event; it is over when the page's access is given.
+    /// Adds a fault that was reported as an event. It ends when access to its page is given.
     pub(crate) fn note_event_fault(&mut self, fault: EventFault) {
         self.event_faults.push(fault);
     }
 
-    /// Whether threads of the program are stopped in faults that came as events.
+    /// Returns true if threads of the program are stopped in faults reported as events.
     pub(crate) fn has_event_faults(&self) -> bool {
         !self.event_faults.is_empty()
     }
 }
 
 impl CoreHeld<'_> {
-    /// Lets go of the core. Returns the peers for which messages were posted meanwhile; the caller pushes
-    /// these now, so that neither sealing nor the system calls of sending keep other threads from the core.
+    /// Unlocks the core. Returns the peers for which messages were posted meanwhile. The caller pushes them
+    /// now, so that neither sealing nor the system calls of sending keep other threads from the core.
     pub(crate) fn release(mut self) -> Posted {
         std::mem::take(&mut self.core.posted)
     }
@@ -222,7 +226,7 @@ impl Runtime {
         self.carry_out_received(core, &[]);
     }
 
-    /// The same after the engine has handled a message with this content.
+    /// Carries out all effects after the engine has handled a message with this content.
     pub(crate) fn carry_out_received(&self, core: &mut Core, received: &[u8]) {
         while let Some(effect) = core.engine.poll_effect() {
             legs::end(Leg::Host);
@@ -255,8 +259,8 @@ impl Runtime {
         });
     }
 
-    /// Takes in that another node has freed a block. What is none, or was freed before, is told at once, so
-    /// that only blocks wait.
+    /// Records that another node has freed a block. An invalid address or a double free is reported at once,
+    /// so that only valid frees wait.
     pub(crate) fn note_freed(&self, core: &mut Core, from: NodeId, address: u64) {
         if !self.allocations.heap.is_block(address) {
             return self.free_for_peer(from, address);
@@ -267,7 +271,7 @@ impl Runtime {
         }
     }
 
-    /// Sends a message, the first byte of which says what it is, when the core's lock is free.
+    /// Posts a message, whose first byte is its kind. It is sent when the core's lock is free.
     fn post_to(&self, core: &mut Core, to: NodeId, parts: &[&[u8]]) {
         let is_posted = self.post(to, parts[0][0], Unsent::new(parts));
         core.note_posted(to, is_posted);
@@ -288,6 +292,7 @@ impl Runtime {
             Effect::MapHome { pages, home } => self.map_home(pages, home),
             Effect::Watch { pages } => {
                 self.or_fatal(self.watching().watch(pages));
+                core.note_given(pages);
                 self.trace_fact(|| Event::Access { granules: pages, access: Access::Write });
                 self.end_event_faults(core, pages);
             }
@@ -300,6 +305,7 @@ impl Runtime {
                 core.engine.handle_done(Done::Written { granules });
             }
             Effect::GiveUp { pages } => self.give_up(core, pages),
+            Effect::PageOut { pages } => self.page_out(core, pages),
             Effect::MakeRoom { pages } => self.or_fatal(self.memory.populate(pages)),
             Effect::FindUnwritten { spans } => {
                 let (first, mut granules) = (spans[0].first, PageSet::new());
@@ -389,7 +395,7 @@ impl Runtime {
     }
 
     fn hold(&self) -> Duration {
-        let wakes_by_itself = self.shields_system_calls(); // its fault is a signal to itself
+        let wakes_by_itself = self.shields_system_calls(); // the thread then serves its own fault
         if wakes_by_itself && self.patience.stays_awake() { HOLD } else { HOLD_FOR_SLEEPERS }
     }
 
@@ -398,11 +404,12 @@ impl Runtime {
         self.or_fatal(faults.protect(pages, access));
         self.trace_fact(|| Event::Access { granules: pages, access });
         if access > Access::None {
+            core.note_given(pages);
             self.end_event_faults(core, pages);
         }
     }
 
-    /// Access to `pages` was given: threads that waited for it go on.
+    /// Resumes the threads that waited for access to `pages`.
     fn end_event_faults(&self, core: &mut Core, pages: PageRange) {
         core.event_faults.retain(|fault| {
             let over = pages.contains(fault.granule);
@@ -427,7 +434,7 @@ impl Runtime {
         PageRange { first: page, count: u64::from(page_bytes / self.job.limits.granule_bytes) }
     }
 
-    /// While data races are looked for: these bytes are about to be changed in frame and twin alike.
+    /// If data races are looked for, records that these bytes are about to change in frame and twin alike.
     fn note_overwritten(
         &self,
         core: &mut Core,
@@ -462,8 +469,8 @@ impl Runtime {
     fn compare(&self, core: &mut Core, page: PageId, keep_twin: bool) -> Vec<u8> {
         let mut runs = Vec::new();
         let mut encoder = Encoder::new(&mut runs);
-        // A twin that is kept becomes twin plus diff, not the page: a sibling may have stored more since,
-        // which the next diff must show.
+        // A kept twin becomes twin plus diff, not the page: a sibling thread may have stored more since, and
+        // the next diff must contain that.
         core.twins.collect(page, keep_twin, |changes| encoder.push(changes));
         if let Some(races) = &mut core.races {
             races.note_diff(page, &runs);
@@ -474,7 +481,7 @@ impl Runtime {
         runs
     }
 
-    /// Sends pages that are homed here, copied from their frames into what leaves.
+    /// Sends pages that are homed here, copied from their frames into the outgoing message.
     fn send_pages(&self, core: &mut Core, to: NodeId, pages: Vec<PageToSend>, ahead_of: Option<Ahead>) {
         let mut content = Frames { memory: &self.memory, pages: Vec::with_capacity(pages.len()) };
         let mut copies = Vec::with_capacity(pages.len());
@@ -496,7 +503,7 @@ impl Runtime {
         core.note_posted(to, is_posted);
     }
 
-    /// Sends the page as its twin has it.
+    /// Sends a page with its twin's content.
     fn send_twin(&self, core: &mut Core, to: NodeId, page: PageId, version: VersionVector) {
         let twin = core.twins.get(page).expect("a page that is sent as it was has a twin");
         let copies = vec![PageCopy { page, version, is_zero: false }];
@@ -508,7 +515,7 @@ impl Runtime {
         core.note_posted(to, is_posted);
     }
 
-    /// Fills frames that hold nothing of worth: with these bytes, or with zeros.
+    /// Fills frames that hold nothing of value, with these bytes or with zeros.
     fn install(&self, core: &mut Core, pages: PageRange, content: Option<&[u8]>) {
         match content {
             Some(bytes) if !core.engine.notes_stores(pages.first) => {
@@ -533,8 +540,8 @@ impl Runtime {
         }
     }
 
-    /// Fills a frame that may hold unsent writes: only bytes that are new to the twin go in, and into the twin too. Whether there
-    /// were unsent writes. The program has no access meanwhile.
+    /// Fills a frame that may hold unsent writes: only bytes that differ from the twin are written, to frame
+    /// and twin. Returns true if there were unsent writes. The program has no access meanwhile.
     pub(crate) fn merge(&self, core: &mut Core, page: PageId, content: Option<&[u8]>) -> bool {
         let dirty = core.twins.differs(page);
         let twin = core.twins.get(page).expect("a page that is merged has a twin");
@@ -547,7 +554,7 @@ impl Runtime {
             }
         };
         if !dirty {
-            // By far the most common case where writes are not seen by faults: nothing to keep.
+            // By far the most common case where writes do not fault: nothing to preserve.
             self.or_fatal(self.memory.write(page, 0, content));
             core.twins.patch(page, 0, content);
             return false;
@@ -562,14 +569,15 @@ impl Runtime {
     }
 }
 
-/// The leg that an effect belongs to.
+/// Returns the leg that an effect belongs to.
 fn leg_of(effect: &Effect) -> Leg {
     match effect {
         Effect::Protect { .. }
         | Effect::Invalidate { .. }
         | Effect::Watch { .. }
         | Effect::Unwatch { .. }
-        | Effect::GiveUp { .. } => Leg::Map,
+        | Effect::GiveUp { .. }
+        | Effect::PageOut { .. } => Leg::Map,
         Effect::CollectWritten | Effect::FindUnwritten { .. } | Effect::MapHome { .. } => Leg::Map,
         Effect::MakeRoom { .. }
         | Effect::Twin { .. }
@@ -581,10 +589,10 @@ fn leg_of(effect: &Effect) -> Leg {
     }
 }
 
-/// To look at so many granules costs about what another system call would.
+/// Scanning this many granules costs about as much as another system call.
 const JOINED_GAP_GRANULES_MAX: u64 = 64;
 
-/// Ranges in ascending order, in fewer ones that cover them.
+/// Merges ascending ranges into fewer ones that cover them.
 fn joined(spans: Vec<PageRange>) -> Vec<PageRange> {
     let mut wider: Vec<PageRange> = Vec::new();
     for span in spans {
@@ -598,7 +606,7 @@ fn joined(spans: Vec<PageRange>) -> Vec<PageRange> {
     wider
 }
 
-/// Does and counts some work on a page, and times it now and then.
+/// Runs and counts some work on a page, and times a sample of it.
 fn timed<T>(count: &AtomicU64, nanos: &AtomicU64, work: impl FnOnce() -> T) -> T {
     let is_timed = count.fetch_add(1, Relaxed) % TIMED_ONE_IN == TIMED_ONE_IN / 2;
     let began = is_timed.then(Instant::now);
@@ -609,8 +617,9 @@ fn timed<T>(count: &AtomicU64, nanos: &AtomicU64, work: impl FnOnce() -> T) -> T
     done
 }
 
-/// Operates on a word that other threads may operate on too. Relaxed would do for the protocol, which orders by
-/// messages; threads of this node that load the word plainly after it are served better by acquire-release.
+/// Applies an operation to a word that other threads may operate on too. Relaxed would suffice for the
+/// protocol, which orders by messages. Acquire-release also serves threads of this node that then load the
+/// word plainly.
 fn operate(word: &AtomicU64, operation: AtomicOperation) -> AtomicOutcome {
     const ORDER: Ordering = Ordering::AcqRel;
     match operation {

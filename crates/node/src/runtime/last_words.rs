@@ -1,4 +1,4 @@
-//! What a process says before a bad access to memory kills it.
+//! Reports of a process that a bad memory access is about to kill.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -10,48 +10,53 @@ use hiroba_wire::control::{BadAccess, ToLauncher};
 use crate::call_site;
 use crate::runtime::Runtime;
 
-/// A core dump holds so many stretches of shared memory at most.
+/// Maximum number of shared-memory ranges in a core dump.
 const DUMPED_RUNS_MAX: usize = 4096;
 
-/// How long a thread that touches bad memory while another one of its process dies of the same waits for
-/// that.
+/// How long a thread that makes a bad access waits while another thread of its process reports one.
 const LAST_WORDS_TAKE: Duration = Duration::from_secs(1);
 
-/// The thread that has last words: the first one, for who speaks last ends the process.
+/// The thread that reports: the first one, because the process ends after the report.
 static SPEAKER: AtomicI32 = AtomicI32::new(0);
 
-/// What it has to say.
+/// Its report.
 static WORDS: OnceLock<BadAccess> = OnceLock::new();
 
-/// What is done before the words are said.
+/// A function to call before the report.
 static BEFORE: OnceLock<fn()> = OnceLock::new();
 
-/// From now on, a signal that nobody handles is explained first.
+/// Installs the report: from now on, a fatal signal without a handler is explained first.
 pub(crate) fn prepare() {
     fault::set_last_words(say);
 }
 
-/// Has `act` called before this node says its last words: in signal context, in a process that is about to
-/// die. It may only do what a signal handler may. The first one that is given stays.
+/// Registers `act` to be called before this node reports a bad access. It runs in signal context, in a
+/// process that is about to die, and may only do what a signal handler may. Only the first registration
+/// counts.
 pub fn before_last_words(act: fn()) {
     BEFORE.get_or_init(|| act);
 }
 
-/// In signal context, in a process that is about to die: what is locked is left alone, and the words go out by one call. The launcher
-/// knows how to name places in the program; without one, only what concerns shared memory is said.
+/// Returns true once a thread of this process reports its end.
+pub fn is_dying() -> bool {
+    SPEAKER.load(Ordering::Relaxed) != 0
+}
+
+/// Reports a bad access, in signal context, in a process that is about to die. It takes no lock that could be
+/// held, and sends the report by one call. The launcher can name places in the program. Without a launcher,
+/// only facts about shared memory are reported.
 fn say(signal: i32, address: Option<usize>, program_counter: Option<usize>) {
     let Some(runtime) = Runtime::known() else { return };
     let me = rustix::thread::gettid().as_raw_nonzero().get();
     match SPEAKER.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => runtime.say_why(signal, address, program_counter),
-        // The way back through its calls has led this thread to where no memory is: that is not what killed
-        // it.
+        // Unwinding has led this thread to unmapped memory. That is not what killed the process.
         Err(speaker) if speaker == me => runtime.say_words(WORDS.get()),
         Err(_) => std::thread::sleep(LAST_WORDS_TAKE),
     }
 }
 
-/// Why an address of shared memory may not be touched.
+/// Returns why an address of shared memory may not be accessed.
 fn why_not(runtime: &Runtime, signal: i32, address: usize, is_fetch: bool) -> String {
     if runtime.is_forked() {
         return "a child made by fork has no shared memory; let it exec another program, or use threads"
@@ -71,7 +76,7 @@ fn why_not(runtime: &Runtime, signal: i32, address: usize, is_fetch: bool) -> St
     }
 }
 
-/// Why a touch of allocated shared memory can kill.
+/// Returns why an access to allocated shared memory can kill.
 fn why_allocated(signal: i32, is_fetch: bool) -> &'static str {
     if is_fetch {
         "it holds no code that may be executed: call mprotect with PROT_READ | PROT_EXEC on this node first"
@@ -114,7 +119,7 @@ impl Runtime {
         self.prepare_dump(DUMPED_RUNS_MAX);
     }
 
-    /// A forked child has no launcher: its words must not be taken for the node's.
+    /// Sends the report. A forked child has no launcher: its report must not be taken for the node's.
     fn say_last(&self, access: &BadAccess) {
         if !self.is_forked() && self.tell_launcher(&ToLauncher::BadAccess(access.clone())) {
             return;

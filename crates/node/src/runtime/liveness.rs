@@ -1,7 +1,8 @@
-//! Signs of life between the nodes of a job: a node that can no longer be reached is reported to the launcher.
+//! Heartbeats between the nodes of a job. A node that can no longer be reached is reported to the launcher.
 //!
-//! Time is counted in the service thread's own looks at the fabric, a few in the time after which a peer is taken for dead:
-//! when this process has been stopped for a while itself, nobody has been silent meanwhile.
+//! Time is counted in the service thread's own checks of the fabric, of which there are a few in the time
+//! after which a peer counts as dead. So if this process was stopped for a while, its peers do not count as
+//! silent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,20 +15,20 @@ use hiroba_wire::control::{JobDescription, LOOKS_UNTIL_DEAD, ToLauncher};
 
 use crate::runtime::Runtime;
 
-/// Whom this node expects signs of life from.
+/// The peers that this node expects heartbeats from.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
-    /// From one look to the next; `None` where silence means nothing.
+    /// Interval between two checks; `None` where silence means nothing.
     look_every: Option<Duration>,
     /// One node of each other host.
     on_other_hosts: Vec<NodeId>,
     suspicion: Mutex<Suspicion>,
-    /// How many messages of the fabric were signs of life alone.
+    /// Number of messages sent that were only heartbeats.
     pub(crate) signs_sent: AtomicU64,
     pub(crate) signs_received: AtomicU64,
 }
 
-/// Who was silent at how many looks in a row.
+/// The silent peer, and for how many checks in a row.
 #[derive(Debug, Default)]
 struct Suspicion {
     peer: Option<NodeId>,
@@ -35,7 +36,7 @@ struct Suspicion {
 }
 
 impl Suspicion {
-    /// Takes in what one look has shown; the peer that has now been silent for as long as is borne.
+    /// Records the result of one check. Returns the peer once it was silent for the maximum number of checks.
     fn note(&mut self, silent: Option<NodeId>) -> Option<NodeId> {
         self.looks = if silent.is_some() && silent == self.peer { self.looks + 1 } else { 0 };
         self.peer = silent;
@@ -50,7 +51,7 @@ impl Peers {
         Peers { look_every, on_other_hosts: one_of_each_other_host(job), ..Peers::default() }
     }
 
-    /// Whether it is time for the next look, after the one at `last`, which is then this one.
+    /// Returns true if the next check is due. In that case, sets `last` to now.
     pub(crate) fn is_due(&self, last: &mut Instant) -> bool {
         let due = self.look_every.is_some_and(|every| last.elapsed() >= every);
         if due {
@@ -72,7 +73,7 @@ impl Peers {
     }
 }
 
-/// The nodes of a host turn to different nodes of another one, as far as there are enough.
+/// Chooses a node of each other host. Nodes of one host choose different nodes, as far as there are enough.
 fn one_of_each_other_host(job: &JobDescription) -> Vec<NodeId> {
     let host_of = |node: NodeId| job.hosts.get(node.index()).copied().unwrap_or(0);
     let nodes = || NodeId::all(job.addresses.len() as u16);
@@ -89,7 +90,8 @@ fn one_of_each_other_host(job: &JobDescription) -> Vec<NodeId> {
 }
 
 impl Runtime {
-    /// Gives a sign of life to other hosts, and reports a peer that has given none for too long. Called by the service thread.
+    /// Sends a heartbeat to other hosts, and reports a peer that has been silent for too long. Called by the
+    /// service thread.
     pub(crate) fn look_after_peers(&self) {
         if !self.has_fabric() {
             return;

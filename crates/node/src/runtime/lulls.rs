@@ -1,8 +1,8 @@
-//! Moments with nothing else to do, for engines that have a use for them.
+//! Lulls: idle moments of the service thread, offered to engines that can use them.
 //!
-//! The service thread tells the engine of one when a timer has run out and no message waits. No thread of the program is woken for that, and the
-//! timer stands still while the engine wants none. How soon the next one comes follows from what the last was good for: a moment that
-//! found little was not worth its interruption.
+//! The service thread offers a lull to the engine when a timer has expired and no message waits. No thread of
+//! the program is woken for it, and the timer stops while the engine wants no lull. The interval to the next
+//! lull depends on the use of the last: a lull that found little to do was not worth its interruption.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -19,23 +19,25 @@ use crate::runtime::host::{Core, Harvest};
 use crate::time_class::TimeClass;
 use crate::timers::timespec;
 
-/// The shortest time between two: ten times what one takes.
+/// The shortest interval between two lulls: ten times the duration of one.
 const APART_MIN: Duration = Duration::from_micros(200);
 
-/// The longest. To look at what a program has written costs it a fault in the kernel for each page that it writes again.
+/// The longest interval. A lull that scans the program's writes costs the program a kernel fault for each
+/// page that it writes again.
 const APART_MAX: Duration = Duration::from_millis(4);
 
-/// The longest while the program writes nothing: then a look costs little, and what it writes next shall not wait for long.
+/// The longest interval while the program writes nothing. Then a lull costs little, and the program's next
+/// writes should not wait for long.
 const APART_IDLE_MAX: Duration = Duration::from_millis(1);
 
-/// What a page that is sent early saves a release is about what this many granules cost that are noted in vain.
+/// Sending a page early saves a release about as much time as noting this many granules in vain costs.
 const NOTED_PER_SENT_MAX: u64 = 4;
 
-/// When the next one is.
+/// When the next lull is due.
 #[derive(Debug)]
 pub(crate) struct Lulls {
     pub(crate) timer: OwnedFd,
-    /// The timer runs, or the service thread is at it.
+    /// True if the timer runs, or the service thread is in a lull.
     is_under_way: AtomicBool,
     apart_ns: AtomicU64,
 }
@@ -49,7 +51,7 @@ impl Lulls {
         Ok(Lulls { timer, is_under_way: AtomicBool::new(false), apart_ns })
     }
 
-    /// The engine wants one, unless it does not.
+    /// Starts the timer if the engine wants a lull.
     pub(crate) fn follow(&self, engine: &dyn Engine) {
         if engine.wants_lull() && !self.is_under_way.swap(true, Relaxed) {
             self.begin();
@@ -59,7 +61,7 @@ impl Lulls {
     fn begin(&self) {
         let it_value = timespec(Duration::from_nanos(self.apart_ns.load(Relaxed)));
         let once = Itimerspec { it_interval: timespec(Duration::ZERO), it_value };
-        // It cannot fail for a timer and a valid time; if it did, all would be sent at the release.
+        // It cannot fail for a timer and a valid time. If it did, the release would send everything.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
     }
 
@@ -74,7 +76,7 @@ impl Lulls {
 }
 
 impl Runtime {
-    /// The timer has run out. With messages waiting this is no lull: later.
+    /// Handles the expired timer. If messages wait, this is not a lull, and the timer is started again.
     pub(crate) fn see_to_lull(&self, is_busy: bool) {
         let _ = rustix::io::read(&self.serving.lulls.timer, &mut [0; 8]);
         if !is_busy && !self.has_left() {

@@ -1,4 +1,4 @@
-//! How a runtime is made: of a job that a launcher describes, or of a job of its own.
+//! Makes a runtime, for a job that a launcher describes or for a job of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -33,6 +33,7 @@ use crate::runtime::ports::Ports;
 use crate::runtime::service::Service;
 use crate::runtime::space::{CollectiveSpace, RegionOptions};
 use crate::runtime::tracing::Recorder;
+use crate::swap;
 use crate::threads::Threads;
 
 impl Runtime {
@@ -55,6 +56,7 @@ impl Runtime {
             cores_suffice: true,
             low_latency: false,
             protocol: Protocol::Hlrc,
+            program_protocol: None,
             home_policy: HomePolicy::Fixed,
             prefetch: true,
             budget: None,
@@ -72,8 +74,10 @@ impl Runtime {
         if job.transport.without_seal && !may_lack_seals {
             return Err(NodeError::WithoutSeal);
         }
+        let program_protocol = program_protocol_of(&job, protocol)?;
         let nodes = job.addresses.len() as u16;
         let memory = Arc::new(ends.reserve_memory(&job)?);
+        swap::open(&job, &memory, |error| Runtime::end_for(&error.to_string()))?;
         let page_size = default_page_size(&memory, job.coherence.page_size)?;
         let write_tracking = if protocol.needs_write_faults() {
             WriteTrackingChoice::Fault
@@ -111,6 +115,7 @@ impl Runtime {
             cores_suffice: do_cores_suffice(&job),
             low_latency: job.low_latency,
             protocol,
+            program_protocol,
             home_policy,
             prefetch: job.coherence.prefetch,
             budget: budget_of(&job, page_size)?,
@@ -135,6 +140,7 @@ impl Runtime {
             cores_suffice,
             low_latency,
             protocol,
+            program_protocol,
             home_policy,
             prefetch,
             budget,
@@ -151,7 +157,9 @@ impl Runtime {
         let mut engine = if looks_for_races {
             Consistency::looking_for_races(me, limits)
         } else {
-            let one_sided = fabric.as_deref().and_then(|fabric| fabric.one_sided());
+            // Pages written to the disk are in no frame that others could read.
+            let is_readable = !budget.as_ref().is_some_and(Budget::has_swap);
+            let one_sided = fabric.as_deref().filter(|_| is_readable).and_then(|fabric| fabric.one_sided());
             let reached = NodeId::all(nodes)
                 .filter(|node| *node != me && one_sided.is_some_and(|one_sided| one_sided.reaches(*node)));
             Consistency::under(protocol, me, limits, tracking, reached).moving_homes(home_policy)
@@ -161,18 +169,39 @@ impl Runtime {
             engine = engine.telling();
         }
         for node in NodeId::all(nodes) {
-            engine.add_region(layout.arena(node), page_size, Placement::On(node));
+            let home = Placement::On(node);
+            if let Some(protocol) = program_protocol {
+                let [small, long] = layout.divided_arena(node);
+                engine.add_region_under(protocol, small, page_size, home);
+                engine.add_region(long, page_size, home);
+            } else {
+                engine.add_region(layout.arena(node), page_size, home);
+            }
         }
-        // From here on: the heaps' blocks are mostly small, and their owners' own.
+        // From here on the addresses belong to the heaps, whose blocks are mostly small and used by their
+        // owners.
         if fabric.as_deref().is_some_and(|fabric| fabric.capabilities().shared_frames) {
             engine = engine.mapping_homes(MappingRule::default());
         }
         let races = looks_for_races.then(Races::default);
         let core = Core::new(Box::new(engine), Twins::new(memory.clone()), races, budget);
         let regions = explains.then(Regions::default);
-        let heap = Heap::new(me, &memory, layout.arena(me), page_size);
+        let heap = if program_protocol.is_some() {
+            Heap::divided(me, &memory, layout.divided_arena(me), page_size)
+        } else {
+            Heap::new(me, &memory, layout.arena(me), page_size)
+        };
         let lulls = Lulls::new()?;
-        let job = Job { nodes, threads_per_node, page_size, protocol, looks_for_races, limits, layout };
+        let job = Job {
+            nodes,
+            threads_per_node,
+            page_size,
+            protocol,
+            program_protocol,
+            looks_for_races,
+            limits,
+            layout,
+        };
         let service = Service::new(fabric.as_deref(), control.as_ref(), low_latency, &lulls)?;
         let space = Mutex::new(CollectiveSpace::default());
         let runtime = Runtime {
@@ -197,20 +226,27 @@ impl Runtime {
             life: Life {
                 forks: ForkGuard::new()?,
                 left: AtomicBool::new(false),
+                halted: AtomicBool::new(false),
                 closed: AtomicBool::new(false),
             },
         };
         for node in NodeId::all(nodes) {
             let options = RegionOptions { placement: Placement::On(node), page_size, protocol: None };
             let arena = runtime.job.layout.arena(node);
-            runtime.trace_region(arena, options);
+            if program_protocol.is_some() {
+                let [small, long] = runtime.job.layout.divided_arena(node);
+                runtime.trace_region(small, RegionOptions { protocol: program_protocol, ..options });
+                runtime.trace_region(long, options);
+            } else {
+                runtime.trace_region(arena, options);
+            }
             runtime.explain(|regions| regions.add_arena(arena, u64::from(granule_bytes), node));
         }
         Ok(runtime)
     }
 }
 
-/// What a runtime is made of.
+/// The parts of a runtime.
 struct Parts {
     me: NodeId,
     nodes: u16,
@@ -225,31 +261,34 @@ struct Parts {
     peers: Peers,
     looks_for_races: bool,
     recorder: Option<Recorder>,
-    /// Every program thread of this machine's part of the job has a core of its own.
+    /// True if every program thread of the job on this machine has a core of its own.
     cores_suffice: bool,
     low_latency: bool,
     protocol: Protocol,
+    /// The protocol of the program's own data and of small blocks, if it differs.
+    program_protocol: Option<Protocol>,
     home_policy: HomePolicy,
     prefetch: bool,
     budget: Option<Budget>,
-    /// The account tells what is waited for, region by region.
+    /// True if the account reports waiting time by region.
     explains: bool,
 }
 
-/// The launcher has this process's own addresses fixed, for they must be equal on all nodes. What the process executes from
-/// now on, from this thread and those that it will start, is no node: it gets random addresses again.
+/// Turns address randomisation on again for programs that this process executes. The launcher turned it off
+/// for this process, because addresses must be equal on all nodes. Programs executed from this thread, or
+/// from threads that it starts, are not nodes.
 fn randomise_what_is_executed_later() {
     const ASK: libc::c_ulong = 0xffff_ffff;
-    // SAFETY: this argument asks and changes nothing.
+    // SAFETY: this argument queries and changes nothing.
     let persona = unsafe { libc::personality(ASK) };
     if persona >= 0 {
         let random = (persona & !libc::ADDR_NO_RANDOMIZE) as libc::c_ulong;
-        // SAFETY: concerns the layout of later programs, not this one's memory.
+        // SAFETY: concerns the layout of later programs, not this process's memory.
         unsafe { libc::personality(random) };
     }
 }
 
-/// Whether there is a core for each program thread of the nodes that share these.
+/// Returns true if there is a core for each program thread of the nodes that share this machine's cores.
 fn do_cores_suffice(job: &JobDescription) -> bool {
     let here = job.hosts.get(job.node.index());
     let nodes_here = if job.bound { 1 } else { job.hosts.iter().filter(|host| Some(*host) == here).count() };
@@ -257,7 +296,8 @@ fn do_cores_suffice(job: &JobDescription) -> bool {
     nodes_here * usize::from(job.threads_per_node) <= cores
 }
 
-/// Whether the program was executed with more rights than its user has: set-user-ID, set-group-ID or with capabilities.
+/// Returns true if the program was executed with more rights than its user has: set-user-ID, set-group-ID or
+/// with file capabilities.
 pub(super) fn has_more_rights_than_its_user() -> bool {
     // SAFETY: looks up a word that the kernel gave the process; no memory operands.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
@@ -268,12 +308,12 @@ pub(super) fn has_thread_sanitizer() -> bool {
     !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__tsan_init".as_ptr()) }.is_null()
 }
 
-/// Whether the process runs under valgrind, which preloads a library of its own.
+/// Returns true if the process runs under valgrind, which preloads a library of its own.
 pub(super) fn has_valgrind() -> bool {
     std::env::var_os("LD_PRELOAD").is_some_and(|preloaded| preloaded.to_string_lossy().contains("vgpreload_"))
 }
 
-/// A page is no smaller than the kernel's own.
+/// Returns the job's page size, raised to the kernel's where the default is smaller.
 fn default_page_size(memory: &SharedMemory, asked: PageSize) -> Result<PageSize, NodeError> {
     let granule_bytes = memory.granule().bytes();
     if asked == PageSize::KIB_4 {
@@ -285,8 +325,8 @@ fn default_page_size(memory: &SharedMemory, asked: PageSize) -> Result<PageSize,
     Ok(asked)
 }
 
-/// Tries what every node of a job will need of this machine and user, and gives it back: so that a launcher can say
-/// what is lacking before any program starts.
+/// Tries what every node of a job will need from this machine and user, and releases it again. So a launcher
+/// can report what is missing before any program starts.
 pub fn preflight(
     nodes: u16,
     source: FaultSourceChoice,
@@ -316,6 +356,18 @@ fn check_job(job: &JobDescription) -> Result<(Protocol, HomePolicy), NodeError> 
     Ok((protocol, policy))
 }
 
+/// Returns the protocol of the program's own data if it is not the job's. A job of one node keeps nothing
+/// coherent.
+fn program_protocol_of(job: &JobDescription, protocol: Protocol) -> Result<Option<Protocol>, NodeError> {
+    let Some(name) = job.coherence.program_protocol.as_deref() else { return Ok(None) };
+    let named = Protocol::named(name).ok_or_else(|| NodeError::Unknown {
+        what: "protocol",
+        known: Protocol::names(),
+        got: name.to_owned(),
+    })?;
+    Ok(Some(named).filter(|named| *named != protocol && job.addresses.len() > 1))
+}
+
 fn budget_of(job: &JobDescription, page_size: PageSize) -> Result<Option<Budget>, NodeError> {
     let Some(limit) = &job.coherence.memory_limit else { return Ok(None) };
     let kind: PolicyKind = limit.replacement.parse().map_err(|_| NodeError::Unknown {
@@ -323,7 +375,8 @@ fn budget_of(job: &JobDescription, page_size: PageSize) -> Result<Option<Budget>
         known: PolicyKind::ALL.map(PolicyKind::name).join(", "),
         got: limit.replacement.clone(),
     })?;
-    Ok(Some(Budget::new(limit.bytes, page_size.bytes() as u64, kind)))
+    let budget = Budget::new(limit.bytes, page_size.bytes() as u64, kind);
+    Ok(Some(if limit.swap.is_some() { budget.with_swap(kind) } else { budget }))
 }
 
 fn open_faults(
@@ -346,7 +399,8 @@ fn open_faults(
     fault::open_best(source, tracking, memory, &handler).map(|(source, _)| source)
 }
 
-/// The first store of each interval must fault, and best in the storing thread, where it can be seen which instruction it was.
+/// Opens a fault source under which the first store of each interval faults, preferably in the storing
+/// thread, where the instruction can be seen.
 fn open_faults_for_races(
     source: FaultSourceChoice,
     memory: &Arc<SharedMemory>,

@@ -1,4 +1,4 @@
-//! Pages that are mapped onto their homes' frames, where nodes share memory, and a word to the user where they do not.
+//! Maps pages onto their homes' frames where nodes share memory, and warns the user where they do not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +9,7 @@ use hiroba_wire::control::ToLauncher;
 
 use crate::runtime::Runtime;
 
-/// What the user is told, once, of a protocol that maps pages and a fabric whose nodes share no memory.
+/// The warning, given once, about a protocol that maps pages over a fabric whose nodes share no memory.
 #[derive(Debug)]
 pub(crate) struct Unmapped {
     fabric_name: String,
@@ -36,12 +36,12 @@ impl Runtime {
         self.trace_fact(|| Event::Access { granules: pages, access: Access::Write });
     }
 
-    /// The job, or a region of it, is under this protocol.
+    /// Warns if this protocol, of the job or a region, wants to map pages and cannot.
     pub(crate) fn say_if_unmapped(&self, protocol: Protocol) {
         let Unmapped { fabric_name, is_told } = &self.unmapped;
         let falls_back =
             protocol.maps_homes() && self.has_fabric() && !self.fabric().capabilities().shared_frames;
-        // All nodes know the same; the first speaks for them.
+        // All nodes know the same; the first one reports it.
         if !falls_back || self.me != NodeId::ZERO || is_told.swap(true, Ordering::Relaxed) {
             return;
         }

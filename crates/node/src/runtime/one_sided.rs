@@ -1,4 +1,4 @@
-//! Reading pages from their home's frames, on the faulting thread.
+//! Reads pages from their home's frames, on the faulting thread.
 
 use hiroba_base::{NodeId, PageId};
 use hiroba_fabric::OneSided;
@@ -28,7 +28,7 @@ impl Runtime {
                 dirty: self.merge_from_home(core, pages.first, page_bytes, home),
             };
         }
-        // Each byte is read once, for frame and twin alike.
+        // Each byte is read only once, because frame and twin must get the same value.
         let for_twins = core.engine.notes_stores(pages.first);
         let fill = |first, room: &mut [u8]| self.copy_from_home(home, first, room);
         let filled = core.twins.fill_frames(pages, for_twins, fill);
@@ -36,7 +36,8 @@ impl Runtime {
         ReadOutcome::Installed { dirty: false }
     }
 
-    /// By way of a buffer: each byte must be read once, for frame and twin alike. Whether there were unsent writes.
+    /// Merges a page by way of a buffer: each byte is read only once, because frame and twin must get the
+    /// same value. Returns true if there were unsent writes.
     fn merge_from_home(&self, core: &mut Core, page: PageId, page_bytes: u32, home: NodeId) -> bool {
         let mut buffer = std::mem::take(&mut core.page);
         buffer.resize(buffer.len().max(page_bytes as usize), 0);

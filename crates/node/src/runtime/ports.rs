@@ -1,13 +1,14 @@
-//! Ports: the engine that this node's threads call, and what it has the node do.
+//! Ports: the engine that this node's threads call, and the node's part in its work.
 //!
-//! The engine has a lock of its own. Who holds the core's may take it, never the other way round. What it
-//! says goes to the fabric with that lock held, so that packets to a node keep their order.
+//! The engine has a lock of its own. A thread with the core's lock may take it, never the other way round.
+//! The engine's packets go to the fabric under that lock, so that packets to one node keep their order.
 //!
-//! A message releases and acquires: before a packet goes that brings a message, the node that it goes to is
-//! told of what was written before it was sent. The thread that sends does so; for what is sent on later,
-//! because a port has moved, the service thread does. Word of that may be kept back by the other node's
-//! engine until a departure has come, and packets behind it then wait, too.
+//! A message is a release and an acquire. Before a packet with a message is sent, its destination must
+//! receive what was written before. The sending thread takes care of that. For messages that are forwarded
+//! because a port has moved, the service thread does. The other node's engine may keep such a publication
+//! back until a departure has arrived; packets that follow it then wait, too.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ use std::time::Duration;
 use hiroba_base::{Instant, NodeId};
 use hiroba_ports::{
     Call, Config, Disposition, Effect, Engine, Message, Name, Outcome, Patience, PortError, Received,
-    RightToSend, Ticket, service,
+    RightToSend, Tail, Ticket, service,
 };
 use hiroba_protocol::{Synchronisation, Waiter};
 use rustc_hash::FxHashMap;
@@ -25,42 +26,49 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::call_site;
 use crate::runtime::Runtime;
 use crate::runtime::host::Core;
-use crate::signals::SignalsHeld;
+use crate::signals::SignalsDeferred;
 use crate::threads::{self, Answer, Purpose};
 use crate::time_class::TimeClass;
 use crate::timers::timespec;
 
-/// A thread that waits for a message wakes up at least this often.
+/// A thread that waits for a message wakes at least this often.
 const NAP: Duration = Duration::from_millis(100);
+
+/// A polling thread checks the engine's timers once per this many polls, because reading the clock costs
+/// about as much as a poll.
+const POLLS_A_READING: u32 = 8;
 
 /// A node's ports.
 pub(crate) struct Ports {
     desk: Mutex<Desk>,
     began: std::time::Instant,
-    /// When the engine has something to do, in nanoseconds since then.
+    /// When the engine has something to do, in nanoseconds since `began`.
     due_ns: AtomicU64,
-    /// Packets wait for other nodes to be told of what was written.
+    /// True if packets wait until other nodes have received what was written.
     owes: AtomicBool,
-    /// Packets of other nodes wait for what was told before them to be absorbed.
+    /// True if packets from other nodes wait until earlier publications are absorbed.
     keeps: AtomicBool,
 }
 
-/// The engine, and who waits for what it does.
+/// The engine, and the threads that wait for it.
 struct Desk {
     engine: Engine,
     next_ticket: Ticket,
     /// Calls that have not ended.
     waiting: FxHashMap<Ticket, Waiter>,
-    /// Calls that have ended, and whose threads have not seen it.
+    /// Calls that have ended and whose threads have not seen it.
     results: FxHashMap<Ticket, Result<Outcome, PortError>>,
-    /// Packets that wait. No more than a window of each flow.
+    /// Regions of messages that failing calls did not take.
+    returned: FxHashMap<Ticket, Vec<Vec<u8>>>,
+    /// Outgoing packets that wait, at most a window of each flow.
     outbox: BTreeMap<NodeId, VecDeque<Packet>>,
-    /// Packets of nodes behind whose publications they come.
+    /// Incoming packets that wait for their sender's publications.
     inbox: BTreeMap<NodeId, VecDeque<Vec<u8>>>,
 }
 
 struct Packet {
     bytes: Vec<u8>,
+    tail: Option<Tail>,
     owes: bool,
 }
 
@@ -71,6 +79,7 @@ impl Ports {
             next_ticket: 1,
             waiting: FxHashMap::default(),
             results: FxHashMap::default(),
+            returned: FxHashMap::default(),
             outbox: BTreeMap::new(),
             inbox: BTreeMap::new(),
         };
@@ -91,15 +100,15 @@ impl Ports {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether packets wait for what was told before them.
+    /// Returns true if packets wait for earlier publications.
     pub(crate) fn keeps(&self) -> bool {
         self.keeps.load(Ordering::Relaxed)
     }
 }
 
-/// Calls.
+/// Calls of the program.
 impl Runtime {
-    /// How long a call waits that may wait so long; `None`: for ever.
+    /// Converts a timeout to the engine's terms; `None` waits forever.
     pub fn port_patience(&self, timeout: Option<Duration>) -> Patience {
         match timeout {
             None => Patience::Endless,
@@ -108,26 +117,46 @@ impl Runtime {
         }
     }
 
-    /// Has the engine of ports carry out a call of this thread's, and waits for its end. `name` is what the
-    /// program called.
+    /// Makes a call to the engine of ports for this thread, and waits until it ends. `name` is the function
+    /// that the program called.
     ///
     /// # Errors
     ///
-    /// Those of the engine.
-    pub fn port_call(&self, name: &'static str, mut call: Call) -> Result<Outcome, PortError> {
+    /// The engine's errors.
+    pub fn port_call(&self, name: &'static str, call: Call) -> Result<Outcome, PortError> {
+        self.port_call_returning(name, call, &mut Vec::new())
+    }
+
+    /// Makes a call like [`port_call`](Self::port_call). If the call fails before its message was taken,
+    /// returns the message's regions.
+    ///
+    /// # Errors
+    ///
+    /// The engine's errors.
+    pub fn port_call_returning(
+        &self,
+        name: &'static str,
+        mut call: Call,
+        regions: &mut Vec<Vec<u8>>,
+    ) -> Result<Outcome, PortError> {
         self.tell_destination(name, &mut call);
         let patience = patience_of(&call);
-        let signals = SignalsHeld::hold();
+        let signals = SignalsDeferred::defer();
         let waiter = self.waiter(Purpose::Call);
         let _inside = (self.trace_other(), self.account.enter(&self.threads, TimeClass::Other));
-        let quiet = self.begin_spinning();
+        // A message is mostly sent at once. A receiving thread begins to spin before its message may come.
+        let looks_out = matches!(call, Call::Receive { .. } | Call::Rpc { .. }) && patience != Patience::None;
+        let mut quiet = looks_out && self.begin_spinning();
         let begun = self.at_desk(|desk, now| {
             let ticket = desk.next_ticket;
             desk.next_ticket += 1;
             desk.engine.call(ticket, call, now);
             self.carry_out_ports(desk);
             match desk.results.remove(&ticket) {
-                Some(result) => Ok(result),
+                Some(result) => {
+                    *regions = desk.returned.remove(&ticket).unwrap_or_default();
+                    Ok(result)
+                }
                 None => {
                     desk.waiting.insert(ticket, waiter);
                     Err(ticket)
@@ -136,38 +165,53 @@ impl Runtime {
         });
         let ticket = match begun {
             Ok(result) => {
-                self.end_spinning();
+                if looks_out {
+                    self.end_spinning();
+                }
                 return result;
             }
             Err(ticket) => ticket,
         };
+        if !looks_out {
+            quiet = self.begin_spinning();
+        }
         let wait = || self.wait_for_port(waiter, signals, quiet, patience);
         if patience == Patience::Endless {
-            // Only such a wait can be one without end.
+            // Only such a wait can be endless, so only it is reported.
             let call = threads::Call { name, arguments: [None, None], lock: None, site: call_site::noted() };
             self.threads.in_call(call, wait);
         } else {
             wait();
         }
-        let _signals = SignalsHeld::hold();
-        self.ports.desk().results.remove(&ticket).unwrap_or(Err(PortError::Interrupted))
+        let _signals = SignalsDeferred::defer();
+        let mut desk = self.ports.desk();
+        *regions = desk.returned.remove(&ticket).unwrap_or_default();
+        desk.results.remove(&ticket).unwrap_or(Err(PortError::Interrupted))
     }
 
-    fn wait_for_port(&self, waiter: Waiter, signals: SignalsHeld, quiet: bool, patience: Patience) {
+    fn wait_for_port(&self, waiter: Waiter, signals: SignalsDeferred, quiet: bool, patience: Patience) {
         let slot = self.threads.get(waiter);
         let left = || match patience {
             Patience::Until(deadline) => deadline.saturating_since(self.ports.now()),
             Patience::None | Patience::Endless => Duration::MAX,
         };
+        let polls = Cell::new(0u32);
         let done = || {
             if slot.take().is_some() {
                 return Some(());
             }
-            if left() == Duration::ZERO {
+            polls.set(polls.get().wrapping_add(1));
+            if polls.get().is_multiple_of(POLLS_A_READING) || left() == Duration::ZERO {
                 self.see_to_port_timers();
             }
             slot.take().map(drop)
         };
+        if self.waits_briefly(&done) {
+            if self.has_fabric() {
+                self.end_spinning();
+            }
+            return;
+        }
         if self.has_fabric() {
             return self.poll_until(waiter, signals, self.unwatched(), quiet, || left().min(NAP), done);
         }
@@ -183,11 +227,26 @@ impl Runtime {
         self.threads.wakes_up(waiter);
     }
 
-    /// Asks the name service: `id` is one of [`service`]'s.
+    /// Polls for a moment in place of sleeping at once, because another thread of this node may be about to
+    /// answer. Returns true if it did.
+    fn waits_briefly(&self, done: &impl Fn() -> Option<()>) -> bool {
+        if self.has_fabric() && self.patience.keeps_awake(self.serving.service.waiting() + 1) {
+            return false;
+        }
+        let Some(mut vigil) = self.patience.begin_briefly() else { return false };
+        while done().is_none() {
+            if !vigil.goes_on() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Asks the name service. `id` is one of [`service`]'s.
     ///
     /// # Errors
     ///
-    /// Those of the engine.
+    /// The engine's errors.
     pub fn ask_port_names(
         &self,
         call: &'static str,
@@ -219,28 +278,52 @@ impl Runtime {
         }
     }
 
-    /// Where a port's receive right is, as far as is known here.
+    /// Returns the node of a port's receive right, as far as it is known here.
     pub fn port_place(&self, name: Name) -> Option<NodeId> {
-        let _signals = SignalsHeld::hold();
+        let _signals = SignalsDeferred::defer();
         self.ports.desk().engine.destination(name)
     }
 
-    /// Before a message goes: tells the port's node what has been written.
+    /// Publishes what was written to the port's node before a message is sent.
     fn tell_destination(&self, name: &'static str, call: &mut Call) {
         let (Call::Send { to, message, .. } | Call::Rpc { to, message, .. }) = call else { return };
         if self.has_fabric() {
             message.told = self.port_place(to.name);
             if let Some(node) = message.told.filter(|node| *node != self.me) {
-                self.synchronise(name, TimeClass::Other, Synchronisation::Inform(node));
+                if self.recorder.is_some() || self.regions.is_some() {
+                    self.synchronise(name, TimeClass::Other, Synchronisation::Inform(node));
+                } else {
+                    self.inform_before_call(name, node);
+                }
             }
+        }
+    }
+
+    /// Publishes like [`synchronise`](Runtime::synchronise), without the accounts. Mostly there is nothing to
+    /// publish, and the thread does not wait.
+    fn inform_before_call(&self, name: &'static str, to: NodeId) {
+        let signals = SignalsDeferred::defer();
+        let waiter = self.waiter(Purpose::Call);
+        let mut has_posted = false;
+        let inform = |core: &mut Core| core.engine.handle_sync(Synchronisation::Inform(to), waiter);
+        self.tell_and(inform, || has_posted = true);
+        let is_done = self.threads.get(waiter).take().is_some();
+        drop(signals);
+        if !is_done {
+            let call = threads::Call { name, arguments: [None, None], lock: None, site: call_site::noted() };
+            let _inside = self.account.enter(&self.threads, TimeClass::Other);
+            self.threads.in_call(call, || self.wait(waiter));
+        }
+        if has_posted || !is_done {
+            self.hold_back(TimeClass::Other);
         }
     }
 }
 
-/// What goes between nodes.
+/// Traffic between nodes.
 impl Runtime {
     fn at_desk<R>(&self, act: impl FnOnce(&mut Desk, Instant) -> R) -> R {
-        let _signals = SignalsHeld::hold();
+        let _signals = SignalsDeferred::defer();
         let mut desk = self.ports.desk();
         let result = act(&mut desk, self.ports.now());
         self.carry_out_ports(&mut desk);
@@ -252,14 +335,15 @@ impl Runtime {
     fn carry_out_ports(&self, desk: &mut Desk) {
         while let Some(effect) = desk.engine.poll_effect() {
             match effect {
-                Effect::Send { to, bytes, owes } => {
+                Effect::Send { to, bytes, tail, owes } => {
                     if owes || desk.outbox.contains_key(&to) {
-                        desk.outbox.entry(to).or_default().push_back(Packet { bytes, owes });
+                        desk.outbox.entry(to).or_default().push_back(Packet { bytes, tail, owes });
                         self.ports.owes.store(true, Ordering::Relaxed);
                     } else {
-                        self.send_packet(to, &bytes);
+                        self.send_packet(to, &bytes, tail.as_ref());
                     }
                 }
+                Effect::Returned { ticket, regions } => _ = desk.returned.insert(ticket, regions),
                 Effect::Complete { ticket, result } => {
                     desk.results.insert(ticket, result);
                     if let Some(waiter) = desk.waiting.remove(&ticket) {
@@ -270,14 +354,15 @@ impl Runtime {
         }
     }
 
-    fn send_packet(&self, to: NodeId, bytes: &[u8]) {
-        self.send_to(to, &[&hiroba_wire::Message::ports_head(bytes.len()), bytes]);
+    fn send_packet(&self, to: NodeId, bytes: &[u8], tail: Option<&Tail>) {
+        let tail = tail.map_or(&[][..], Tail::bytes);
+        self.send_to(to, &[&hiroba_wire::Message::ports_head(bytes.len() + tail.len()), bytes, tail]);
     }
 
-    /// A packet has come.
+    /// Handles a packet that has arrived.
     pub(crate) fn take_port_packet(&self, from: NodeId, bytes: &[u8]) {
         self.at_desk(|desk, now| {
-            // The flag spares the search.
+            // The flag avoids the search.
             match desk.inbox.get_mut(&from).filter(|_| self.ports.keeps()) {
                 Some(kept) => kept.push_back(bytes.to_vec()),
                 None => self.hear_packet(desk, from, bytes, now),
@@ -291,8 +376,8 @@ impl Runtime {
         }
     }
 
-    /// The engine keeps a publication of this node back: packets that come behind it wait. The core's lock is
-    /// held.
+    /// Makes packets from this node wait, because the engine keeps a publication of it back. The core's lock
+    /// is held.
     pub(crate) fn keep_port_packets(&self, from: NodeId) {
         self.at_desk(|desk, _| {
             desk.inbox.entry(from).or_default();
@@ -300,7 +385,7 @@ impl Runtime {
         });
     }
 
-    /// Hands on packets that waited for publications which the engine has absorbed. The core's lock is held.
+    /// Delivers packets whose preceding publications the engine has absorbed. The core's lock is held.
     pub(crate) fn hand_on_port_packets(&self, core: &Core) {
         self.at_desk(|desk, now| {
             let is_free = |from: &NodeId| !core.engine.keeps_back(*from);
@@ -314,14 +399,22 @@ impl Runtime {
         });
     }
 
-    /// Tells the engine the time, if it waits for that.
+    /// Returns the time until the engine's next timer, if it has one.
+    pub(crate) fn port_timers_due_in(&self) -> Option<Duration> {
+        let due_ns = self.ports.due_ns.load(Ordering::Relaxed);
+        // The common case needs no clock reading.
+        (due_ns != u64::MAX).then(|| Instant::from_nanos(due_ns).saturating_since(self.ports.now()))
+    }
+
+    /// Tells the engine the time, if a timer is due.
     pub(crate) fn see_to_port_timers(&self) {
-        if self.ports.due_ns.load(Ordering::Relaxed) <= self.ports.now().as_nanos() {
+        if self.port_timers_due_in() == Some(Duration::ZERO) {
             self.at_desk(|desk, now| desk.engine.handle_time(now));
         }
     }
 
-    /// Sends what waits for other nodes to be told first. On the service thread, amid nothing else.
+    /// Publishes to other nodes and sends the packets that waited for it. Runs on the service thread, outside
+    /// any other work.
     pub(crate) fn send_owing_packets(&self) {
         if !self.ports.owes.swap(false, Ordering::Relaxed) {
             return;
@@ -334,14 +427,14 @@ impl Runtime {
             self.at_desk(|desk, _| {
                 let Some(mut packets) = desk.outbox.remove(&to) else { return };
                 let mut told = count;
-                // What came meanwhile may owe more.
+                // Packets that came meanwhile may need another publication.
                 while let Some(packet) = packets.pop_front() {
                     if told == 0 && packet.owes {
                         packets.push_front(packet);
                         break;
                     }
                     told = told.saturating_sub(1);
-                    self.send_packet(to, &packet.bytes);
+                    self.send_packet(to, &packet.bytes, packet.tail.as_ref());
                 }
                 if !packets.is_empty() {
                     desk.outbox.insert(to, packets);
@@ -351,7 +444,7 @@ impl Runtime {
     }
 
     fn inform(&self, to: NodeId) {
-        let signals = SignalsHeld::hold();
+        let signals = SignalsDeferred::defer();
         let Some(waiter) = self.threads.mine(Purpose::Call) else {
             self.fatal("expected a place to wait for the service thread, got none: too many threads use shared memory");
         };

@@ -1,5 +1,5 @@
-//! System calls by which the program would change how shared memory is mapped: what a range of addresses is to Hiroba, and what can be done
-//! to allocated shared memory on the program's behalf. The faces stand before the calls and say what they refuse.
+//! System calls of the program that change how shared memory is mapped: classifies their address ranges, and
+//! applies the permitted calls to allocated shared memory. The faces intercept the calls and report refusals.
 
 use std::io;
 use std::ops::Range;
@@ -10,16 +10,16 @@ use rustix::io::Errno;
 
 use crate::runtime::Runtime;
 
-/// What a range of addresses has to do with shared memory. The kernel counts in pages, so whole pages are meant.
+/// The relation of an address range to shared memory, in whole pages, as the kernel counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Nothing; or it is a range that the kernel refuses, or one of no bytes, of which it knows best.
+    /// Disjoint from shared memory, or empty, or a range that the kernel refuses itself.
     Outside,
-    /// All of it is allocated shared memory.
+    /// All allocated shared memory.
     Allocated(SharedPages),
-    /// All of it is shared addresses, not all of them are allocated, or the node has left the job.
+    /// All within the shared addresses, but not all allocated; or the node has left the job.
     Unallocated,
-    /// It begins or ends outside the shared addresses.
+    /// Begins or ends outside the shared addresses.
     Straddling,
 }
 
@@ -30,13 +30,13 @@ pub struct SharedPages(PageRange);
 /// How [`Runtime::lock_pages`] locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locking {
-    /// The pages are here when it returns.
+    /// Fetches missing pages: all are resident when it returns.
     Now,
-    /// Only what is here.
+    /// Locks only resident pages.
     Resident,
 }
 
-/// What the whole pages of the range are to a region at these addresses.
+/// Returns the relation of the range's whole pages to a region at these addresses.
 fn extent(
     region: Range<usize>,
     granule_bytes: usize,
@@ -59,7 +59,7 @@ fn extent(
 }
 
 impl Runtime {
-    /// What the bytes are to shared memory. A forked child has none.
+    /// Returns the relation of the bytes to shared memory. A forked child has no shared memory.
     #[inline]
     pub fn extent(&self, address: usize, bytes: usize) -> Extent {
         if !self.is_shared(address, bytes.saturating_add(1)) || self.is_forked() {
@@ -71,21 +71,22 @@ impl Runtime {
         extent(region, self.memory.granule().bytes(), address, bytes, is_allocated)
     }
 
-    /// Whether this process has the shared region, whose views are far larger than the machine's memory. A forked child has not.
+    /// Returns true if this process has the shared region, whose views are far larger than the machine's
+    /// memory. A forked child does not have it.
     pub fn has_region(&self) -> bool {
         !self.is_forked()
     }
 
-    /// Keeps the pages' frames on this node from being swapped out, and with [`Locking::Now`] brings in what is missing. Other nodes' writes take
-    /// pages away all the same.
+    /// Keeps the pages' frames on this node from being swapped out. With [`Locking::Now`] it also fetches
+    /// missing pages. Writes of other nodes still invalidate pages.
     ///
     /// # Errors
     /// The errno of mlock(2).
     pub fn lock_pages(&self, SharedPages(pages): SharedPages, how: Locking) -> io::Result<()> {
-        // First what costs nothing, and finds out whether it is allowed.
+        // First the call that costs nothing and finds out whether locking is allowed.
         self.memory.lock_on_fault(pages)?;
         if how == Locking::Resident {
-            // Those of which the runtime has seen nothing are not locked yet.
+            // Frames that the runtime has not recorded are not locked yet.
             return Ok(self.memory.lock_resident(pages)?);
         }
         self.bring(SharedPages(pages));
@@ -101,6 +102,8 @@ impl Runtime {
         if self.faults.is_none() {
             return Ok(());
         }
+        // Swapped pages come in under a lock that serving a fault may need.
+        let _signals = crate::signals::SignalsDeferred::defer();
         self.memory.populate(pages).map_err(|_| Errno::NOMEM)
     }
 
@@ -112,7 +115,8 @@ impl Runtime {
         Ok(self.memory.unlock(pages)?)
     }
 
-    /// Brings in what this node lacks of the pages, and maps them for the program to read. Not with a lock of the runtime's in hand.
+    /// Fetches the pages that this node lacks, and maps them for the program to read. The caller holds no
+    /// lock of the runtime.
     pub fn bring(&self, SharedPages(pages): SharedPages) {
         let bytes = pages.count as usize * self.memory.granule().bytes();
         let start = self.memory.address_of(pages.first);
@@ -121,17 +125,17 @@ impl Runtime {
             return;
         }
         for page in pages.iter() {
-            // SAFETY: the page is allocated, which it stays, and faults on it are served.
+            // SAFETY: the page is allocated and stays so, and faults on it are served.
             let _ = unsafe { self.memory.address_of(page).read_volatile() };
         }
     }
 
-    /// Lets the program execute code in the pages, on this node, or no more. Loads and stores stay as they are.
+    /// Allows or forbids executing code in the pages on this node. Loads and stores are not affected.
     ///
     /// # Errors
     /// The errno of mprotect(2).
     pub fn set_executable(&self, SharedPages(pages): SharedPages, on: bool) -> io::Result<()> {
-        let _signals = crate::signals::SignalsHeld::hold();
+        let _signals = crate::signals::SignalsDeferred::defer();
         let done = match &self.faults {
             Some(faults) => faults.execute(pages, on),
             None => self.memory.open_for_executing(pages, on),
@@ -149,7 +153,7 @@ mod tests {
 
     const REGION: Range<usize> = 0x10_000..0x20_000;
 
-    /// Of which the first four pages are allocated.
+    /// The first four pages are allocated.
     fn of(address: usize, bytes: usize) -> Extent {
         extent(REGION, 4096, address, bytes, |pages| pages.end().0 <= 4)
     }

@@ -1,4 +1,4 @@
-//! `hiroba_run`: a function on every thread of every node.
+//! `hiroba_run`: runs a function on every thread of every node.
 
 use std::thread;
 
@@ -8,12 +8,12 @@ use hiroba_wire::Collective;
 use crate::runtime::Runtime;
 use crate::time_class::TimeClass;
 
-/// Threads of `hiroba_run` get what a main thread usually has.
+/// Stack of `hiroba_run`'s threads, as large as a main thread usually has.
 const STACK_BYTES: usize = 8 << 20;
 
 impl Runtime {
-    /// Runs `function(t)` on threads 0 to T - 1 of every node, the calling one being thread 0 of its own. Collective; memory is consistent
-    /// at both ends.
+    /// Runs `function(t)` on threads 0 to T - 1 of every node; the calling thread is thread 0 of its node.
+    /// Collective. Memory is consistent at both ends.
     pub fn run(&'static self, function: impl Fn(u32) + Sync) {
         self.meet(Collective::BeginRun);
         let threads = self.threads_per_node();

@@ -1,11 +1,12 @@
-//! The service thread: it answers other nodes while the program computes, reads faults that come as events, and notices
-//! when the launcher is gone.
+//! The service thread. It answers other nodes while the program computes, reads faults that come as events,
+//! and notices when the launcher is gone.
 //!
-//! While a program thread waits it polls the fabric itself, which saves a hop between threads on every answer.
-//! The service thread must not be woken then only to find nothing to do, so its interest in the fabric is
-//! switched off meanwhile (`watch_instead`, `watch_again`). Of several threads that wait one watches, and the others sleep until it
-//! has their answers: were all of them woken by each message, a message would cost as many wake-ups as threads wait, and the
-//! one that takes it in would get its processor last. When that one has its own answer the service thread watches on.
+//! A waiting program thread polls the fabric itself, which saves a hop between threads on every answer. The
+//! service thread must not be woken then only to find nothing to do, so its interest in the fabric is
+//! switched off meanwhile (`watch_instead`, `watch_again`). Of several waiting threads one watches, and the
+//! others sleep until it has their answers. If each message woke them all, it would cost as many wake-ups as
+//! threads wait, and the receiving thread would get its processor last. When the watching thread has its own
+//! answer, the service thread watches again.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
@@ -31,7 +32,7 @@ use crate::runtime::follow::writable_bytes;
 use crate::runtime::host::EventFault;
 use crate::runtime::lulls::Lulls;
 use crate::runtime::waits::REPORT_EVERY;
-use crate::signals::SignalsHeld;
+use crate::signals::SignalsDeferred;
 use crate::time_class::TimeClass;
 use crate::time_class::classify;
 use crate::timers::timespec;
@@ -42,31 +43,31 @@ const FAULTS: u64 = 3;
 const HOLDS: u64 = 4;
 const LULL: u64 = 5;
 
-/// The thread looks up this often at least: a thread that sent something and computes on relies on it for the
-/// fabric's timers.
+/// The service thread wakes at least this often: a thread that sent something and computes on relies on it
+/// for the fabric's timers.
 const NAP: Duration = Duration::from_millis(5);
 
-/// How long the thread sleeps when it finds another one receiving: for about as long as that takes.
+/// How long the service thread sleeps when another thread is receiving: about as long as that takes.
 pub(crate) const OUT_OF_THE_WAY: Duration = Duration::from_micros(20);
 
-/// After a fault event the answer is polled for this long before sleeping, when cores suffice.
+/// How long the answer to a fault event is polled for before sleeping, when cores suffice.
 const SPIN: Duration = Duration::from_micros(60);
 
-/// What program threads and the service thread share.
+/// State that program threads and the service thread share.
 #[derive(Debug)]
 pub(crate) struct Service {
     epoll: OwnedFd,
-    /// Whether a program thread watches the fabric for all.
+    /// True if a program thread watches the fabric for all.
     is_watched: Mutex<bool>,
-    /// Program threads that wait.
+    /// Number of waiting program threads.
     waiting: AtomicU32,
     /// The service thread, once it runs, and the processor it is bound to (-1: none yet).
     thread: OnceLock<Pid>,
     processor: AtomicI64,
-    /// The service thread shall run before ordinary threads, if it may.
+    /// True if the service thread should have priority over ordinary threads, if that is permitted.
     runs_first: bool,
     close_noticed: (Mutex<()>, Condvar),
-    /// Becomes ready when a page that somebody waits for has been held long enough.
+    /// Becomes ready when a page that a request waits for has been held long enough.
     hold_timer: OwnedFd,
 }
 
@@ -107,12 +108,12 @@ impl Service {
         })
     }
 
-    /// The service thread shall see to held pages after this time.
+    /// Makes the service thread check held pages after this time.
     pub(crate) fn look_up_after(&self, wait: Duration) {
         // Zero would switch the timer off.
         let it_value = timespec(wait.max(Duration::from_nanos(1)));
         let once = Itimerspec { it_interval: timespec(Duration::ZERO), it_value };
-        // It cannot fail for a timer and a valid time; if it did, the next message would end the hold.
+        // It cannot fail for a timer and a valid time. If it did, the next message would end the hold.
         let _ = timerfd_settime(&self.hold_timer, TimerfdTimerFlags::empty(), &once);
     }
 
@@ -120,17 +121,22 @@ impl Service {
         let _ = rustix::io::read(&self.hold_timer, &mut [0; 8]);
     }
 
-    /// A program thread waits from now on; how many do.
+    /// Adds a waiting program thread. Returns their number.
     pub(crate) fn begin_waiting(&self) -> u32 {
         self.waiting.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// It has stopped waiting.
+    /// Returns the number of waiting program threads.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Removes a waiting program thread.
     pub(crate) fn end_waiting(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A program thread watches the fabric from now on, for all; false when another one does.
+    /// Makes the calling program thread watch the fabric for all. Returns false if another one does.
     pub(crate) fn watch_instead(&self, fabric: &dyn Fabric) -> bool {
         let mut is_watched = self.is_watched.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::replace(&mut *is_watched, true) {
@@ -140,15 +146,15 @@ impl Service {
         true
     }
 
-    /// That thread watches no more.
+    /// Ends the watch of that thread.
     pub(crate) fn watch_again(&self, fabric: &dyn Fabric) {
         let mut is_watched = self.is_watched.lock().unwrap_or_else(PoisonError::into_inner);
         *is_watched = false;
         self.watch(fabric, epoll::EventFlags::IN);
     }
 
-    /// The thread that watches the fabric may have stopped in a fault of its own (in a signal handler, while it waited): the service
-    /// thread must look after the fabric for it, until `stopped` is false again.
+    /// Switches the service thread's interest in the fabric on until `stopped` is false again. The watching
+    /// thread may have stopped in a fault of its own, in a signal handler that ran while it waited.
     fn attend(&self, fabric: &dyn Fabric, stopped: bool) {
         let is_watched = self.is_watched.lock().unwrap_or_else(PoisonError::into_inner);
         if *is_watched {
@@ -156,11 +162,11 @@ impl Service {
         }
     }
 
-    /// Binds the service thread to the calling program thread's processor, when that has changed.
+    /// Binds the service thread to the calling program thread's processor, if that has changed.
     ///
-    /// A thread that stops in a fault, or waits, then hands its processor straight to the service thread, and a request
-    /// from another node interrupts the program where it runs: waking another, halted processor costs ten
-    /// times as much.
+    /// A thread that stops in a fault, or waits, then hands its processor straight to the service thread, and
+    /// a request from another node interrupts the program where it runs. Waking another, halted processor
+    /// costs ten times as much.
     pub(crate) fn stay_near_caller(&self) {
         let processor = rustix::thread::sched_getcpu();
         if self.processor.swap(processor as i64, Ordering::Relaxed) == processor as i64 {
@@ -169,12 +175,12 @@ impl Service {
         if let Some(thread) = self.thread.get() {
             let mut set = CpuSet::new();
             set.set(processor);
-            // Where binding is forbidden the thread stays where the scheduler puts it: slower, not wrong.
+            // Where binding is forbidden, the scheduler places the thread: slower, not wrong.
             let _ = rustix::thread::sched_setaffinity(Some(*thread), &set);
         }
     }
 
-    /// Called by the service thread as it begins.
+    /// Sets the service thread up. Called by it as it begins.
     fn introduce(&self) {
         let _ = self.thread.set(rustix::thread::gettid());
         if !(self.runs_first && may_run_first()) {
@@ -183,7 +189,7 @@ impl Service {
     }
 
     fn watch(&self, fabric: &dyn Fabric, events: epoll::EventFlags) {
-        // It cannot fail for a descriptor that was added; if it did, the nap bounds the harm.
+        // It cannot fail for a descriptor that was added. If it did, the nap would bound the harm.
         let _ = epoll::modify(&self.epoll, fabric.descriptor(), epoll::EventData::new_u64(FABRIC), events);
     }
 
@@ -202,20 +208,22 @@ impl Service {
     }
 }
 
-/// The service thread runs for microseconds and sleeps, and while it is kept waiting another node's thread stands still: it may run
-/// before a computing thread of its own node. Needs a right (`CAP_SYS_NICE`, or `RLIMIT_RTPRIO`); whether it was given.
+/// Gives the calling thread priority over ordinary threads. The service thread runs for microseconds and
+/// sleeps, and while it waits for a processor another node's thread stands still; so it should run before the
+/// computing threads of its own node. Needs a permission (`CAP_SYS_NICE`, or `RLIMIT_RTPRIO`). Returns true
+/// if it was given.
 ///
-/// Changes the calling thread, for good.
+/// The change is permanent.
 pub fn may_run_first() -> bool {
     let parameters = libc::sched_param { sched_priority: 1 };
-    // What it starts, should it ever, is to be ordinary again.
+    // Threads that it starts are ordinary again.
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
     // SAFETY: the parameters are valid for the call, which reads them; 0 is the calling thread.
     unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) == 0 }
 }
 
-/// The service thread runs for microseconds and sleeps: a short time slice makes the scheduler let it interrupt a computing
-/// thread at once instead of after milliseconds (sched_setattr(2), Linux 6.12; older kernels ignore it).
+/// Requests a short time slice for the calling thread. It lets the scheduler interrupt a computing thread at
+/// once rather than after milliseconds (sched_setattr(2), Linux 6.12; older kernels ignore it).
 fn ask_for_short_slices() {
     const SLICE: Duration = Duration::from_micros(100);
     let attributes = libc::sched_attr {
@@ -233,7 +241,7 @@ fn ask_for_short_slices() {
 }
 
 impl Runtime {
-    /// The service thread's life: until the launcher closes the job.
+    /// Runs the service thread until the launcher closes the job.
     pub(crate) fn serve_others(&self) {
         self.service().introduce();
         let events = self.faults.as_ref().and_then(|faults| faults.events());
@@ -246,12 +254,12 @@ impl Runtime {
                 }
             }
         }
-        // No handler of the program's runs on this thread: it was started with signals blocked.
-        let _signals = SignalsHeld::by_the_kernel();
+        // No handler of the program runs on this thread: it was started with signals blocked.
+        let _signals = SignalsDeferred::by_the_kernel();
         let mut ready = Vec::with_capacity(4);
         let mut faults = Vec::new();
-        // After a fault this thread stays awake for a moment: for the answer from another node, or for the next fault, which would
-        // have to wake a halted processor.
+        // After a fault this thread stays awake for a moment: for the answer from another node, or for the
+        // next fault, which would otherwise have to wake a halted processor.
         let mut spin_until: Option<Instant> = None;
         let mut program_stopped = false;
         let mut waits_seen = Instant::now();
@@ -280,7 +288,7 @@ impl Runtime {
             }
             if is_ready(HOLDS) {
                 self.service().quiet_hold_timer();
-                self.tell(|_| {}); // which ends holds first
+                self.tell(|_| {}); // it ends holds first
             }
             if is_ready(FAULTS)
                 && let Some(events) = events
@@ -294,14 +302,14 @@ impl Runtime {
                     self.fabric().begin_expecting();
                     program_stopped = true;
                 }
-                // Otherwise the program's thread goes on, and needs the processor.
+                // Otherwise the program's thread continues and needs the processor.
                 let stays_awake = program_stopped && self.patience.stays_awake();
                 spin_until = stays_awake.then(|| Instant::now() + SPIN);
             }
             if is_ready(LULL) {
                 self.see_to_lull(program_stopped || is_ready(FABRIC));
             }
-            // What ended holds may have left behind is due as well.
+            // Ended holds may have left timers that are due as well.
             let timers_due = (ready.is_empty() && !spins) || is_ready(HOLDS) || is_ready(LULL);
             if self.has_fabric() && (timers_due || program_stopped || is_ready(FABRIC)) {
                 let from_program = self.account.is_computing() && !program_stopped;
@@ -310,8 +318,9 @@ impl Runtime {
                     Some(0) => {}
                     Some(_) if from_program => self.account.add(TimeClass::Serve, began.elapsed()),
                     Some(_) => {}
-                    // It may wait for this very processor, and this thread may have the right to keep it. To be woken when the role is free
-                    // would cost the other a system call each time.
+                    // The receiving thread may wait for this very processor, and this thread may have the
+                    // priority to keep it. Waking this thread when the role is free would cost the other a
+                    // system call each time.
                     None => std::thread::sleep(OUT_OF_THE_WAY),
                 }
                 self.see_to_port_timers();
@@ -330,10 +339,10 @@ impl Runtime {
             return REPORT_EVERY;
         }
         // The fabric's descriptor covers its timers.
-        NAP
+        self.port_timers_due_in().map_or(NAP, |due| due.min(NAP))
     }
 
-    /// Reads the launcher's word; true when the job is over. A launcher that is gone takes the node with it.
+    /// Reads a message from the launcher. Returns true when the job is over. Exits if the launcher is gone.
     fn hear_launcher(&self) -> bool {
         let Some(control) = &self.control else { return false };
         match control.receive() {
@@ -356,7 +365,7 @@ impl Runtime {
         }
     }
 
-    /// Has the engine handle faults; whether threads are still stopped in any.
+    /// Passes faults to the engine. Returns true if threads are still stopped in any of them.
     fn handle_events(&self, faults: &[Fault]) -> bool {
         let mut stopped = false;
         self.tell(|core| {
@@ -369,6 +378,7 @@ impl Runtime {
                 let (granule, since) = (fault.page, Instant::now());
                 core.note_event_fault(EventFault { granule, thread, class, since, is_traced });
                 core.note_touch(&self.memory, fault);
+                core.note_awaited(fault.page);
                 core.engine.handle_fault(fault.page, wanted, None);
                 self.carry_out_all(core);
             }
@@ -377,7 +387,8 @@ impl Runtime {
         stopped
     }
 
-    /// Takes in what other nodes have sent, without waiting; how many messages it was. `None` when another thread is at it.
+    /// Receives what other nodes have sent, without waiting. Returns the number of messages, or `None` when
+    /// another thread is receiving.
     pub(crate) fn receive(&self) -> Option<usize> {
         let mut count = 0;
         let result = self.fabric().poll_now(&mut |from, bytes| {
@@ -389,7 +400,7 @@ impl Runtime {
         });
         match result {
             Ok(received) => received.then_some(count),
-            // The sentence says who sent what.
+            // The error names the sender and the fault.
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => self.fatal(&error.to_string()),
             Err(error) => self.fatal(&format!("cannot receive from other nodes: {error}")),
         }
@@ -398,7 +409,7 @@ impl Runtime {
     fn dispatch(&self, from: NodeId, bytes: &[u8]) {
         let message = match Message::decode(bytes, &self.job.limits) {
             Ok(message) => message,
-            Err(error) => self.fatal(&format!("a message from node {from} makes no sense: {error}")),
+            Err(error) => self.fatal(&format!("a message from node {from} is invalid: {error}")),
         };
         legs::end(Leg::Decode);
         match message {
@@ -413,7 +424,7 @@ impl Runtime {
             Message::ProgramData { identity, offset, bytes } => {
                 let kept = self.image.keep((from, writable_bytes()), identity, offset, bytes);
                 kept.unwrap_or_else(|why| {
-                    self.fatal(&format!("a message from node {from} makes no sense: {why}"))
+                    self.fatal(&format!("a message from node {from} is invalid: {why}"))
                 });
             }
             Message::Ports { bytes } => self.take_port_packet(from, bytes),

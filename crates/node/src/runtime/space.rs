@@ -1,8 +1,10 @@
-//! Collective allocation: every node calls alike, and each gives out the same addresses without asking.
+//! Collective allocation: every node makes the same calls, and each assigns the same addresses without
+//! asking.
 
 use std::sync::PoisonError;
 
 use hiroba_base::{NodeId, PageId, PageRange, PageSize};
+use hiroba_memory::MemoryError;
 use hiroba_protocol::{FAULTING_FROM_GRANULES, Protocol, Synchronisation};
 use hiroba_wire::{Collective, Placement};
 use thiserror::Error;
@@ -10,16 +12,16 @@ use thiserror::Error;
 use crate::runtime::Runtime;
 use crate::time_class::TimeClass;
 
-/// So many regions have an unallocated granule behind them, where running over the end is caught. Each costs two of
-/// the process's mappings, of which the kernel allows 65,530; regions beyond lie side by side.
+/// Number of regions that have an unallocated granule after them, which catches overruns. Each costs two of
+/// the process's mappings, of which the kernel allows 65,530. Further regions have no gap between them.
 const GUARDED_REGIONS_MAX: usize = 8192;
 
-/// How far collective allocation has come; the same on every node.
+/// The state of collective allocation; the same on every node.
 #[derive(Debug, Default)]
 pub(crate) struct CollectiveSpace {
     next_granule: u64,
     regions: Vec<Region>,
-    /// The latest region's address, and how many threads of the team have yet to be told.
+    /// The latest region's address, and how many threads of the team have yet to fetch it.
     untold: (usize, u32),
 }
 
@@ -31,7 +33,7 @@ struct Region {
 }
 
 impl CollectiveSpace {
-    /// Where a region of `bytes` bytes in pages of `granules_per_page` will lie.
+    /// Returns the range of the next region, of `bytes` bytes in pages of `granules_per_page`.
     fn next(&self, bytes: u64, granule_bytes: u64, granules_per_page: u64) -> Option<PageRange> {
         let first = self.next_granule.checked_next_multiple_of(granules_per_page)?;
         let count = bytes.div_ceil(granule_bytes).checked_next_multiple_of(granules_per_page)?;
@@ -45,24 +47,24 @@ impl CollectiveSpace {
     }
 }
 
-/// What kind of region.
+/// Options of a region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegionOptions {
     pub(crate) placement: Placement,
     pub(crate) page_size: PageSize,
-    /// Where it is not the job's.
+    /// The region's protocol, if it is not the job's.
     pub(crate) protocol: Option<Protocol>,
 }
 
-/// Why an allocation failed. No node got anything.
+/// Why an allocation failed. No node has allocated anything then.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AllocateError {
-    /// The size or placement makes no sense.
+    /// The size or placement is invalid.
     #[error("expected {expected}, got {got}")]
     Invalid {
-        /// What would do.
+        /// The valid values.
         expected: &'static str,
-        /// What was asked for.
+        /// The value requested.
         got: u64,
     },
     /// The page is smaller than the kernel's.
@@ -70,7 +72,7 @@ pub enum AllocateError {
     PageTooSmall {
         /// The kernel's page size.
         granule_bytes: u64,
-        /// What was asked for.
+        /// The size requested.
         got_bytes: u64,
     },
     /// The run looks for data races, which another protocol would hide.
@@ -78,24 +80,24 @@ pub enum AllocateError {
         "expected the job's protocol, hlrc, for every region while data races are looked for, got {protocol}; run without --races"
     )]
     UnderRaces {
-        /// What was asked for.
+        /// The protocol requested.
         protocol: &'static str,
     },
     /// The shared address space is used up.
     #[error(
-        "expected at most {free_bytes} bytes, which is what is left of the shared address space, got {got_bytes}"
+        "expected at most {free_bytes} bytes, which are left of the shared address space, got {got_bytes}"
     )]
     NoAddresses {
-        /// What is left.
+        /// The bytes left.
         free_bytes: u64,
-        /// What was asked for.
+        /// The bytes requested.
         got_bytes: u64,
     },
 }
 
 impl Runtime {
-    /// Allocates `bytes` zeroed bytes at the same address on every node, kept coherent in pages of `page_size` (the job's when
-    /// `None`) by `protocol` (likewise). All nodes call it alike.
+    /// Allocates `bytes` zeroed bytes at the same address on every node, in pages of `page_size` and under
+    /// `protocol`; `None` means the job's. All nodes make the same call.
     pub fn allocate(
         &self,
         bytes: u64,
@@ -111,7 +113,7 @@ impl Runtime {
         let collective = Collective::Allocate { bytes, placement, page_size, protocol };
         self.synchronise("hiroba_alloc", TimeClass::Other, Synchronisation::Collective(collective));
         // Every thread of the team gets here; the first one makes the region.
-        let signals = crate::signals::SignalsHeld::hold();
+        let signals = crate::signals::SignalsDeferred::defer();
         let _one_by_one = self.allocations.regions_made.lock().unwrap_or_else(PoisonError::into_inner);
         let untold = self.allocations.space.lock().unwrap_or_else(PoisonError::into_inner).untold;
         let (address, others) = match untold {
@@ -123,10 +125,101 @@ impl Runtime {
         Ok(address)
     }
 
-    /// Whether [`Placement::FirstTouch`] is more than consecutive blocks, or no protocol could make more of it: nothing depends on homes
-    /// that collect no diffs, nor on those of pages that all nodes have mapped.
+    /// Returns true if [`Placement::FirstTouch`] differs from consecutive blocks, or if no protocol could
+    /// make it differ because homes collect no diffs or all nodes have mapped the pages.
     pub fn can_place_by_first_touch(&self) -> bool {
         !self.looks_for_races()
+    }
+
+    /// Shares memory that the process has mapped already, such as the writable data of an executable, at its
+    /// present addresses. All nodes find node 0's bytes there. All nodes make the same call before the
+    /// program has threads on other nodes. `address` and `bytes` are whole granules.
+    ///
+    /// # Errors
+    /// Fails if the shared address space is used up.
+    ///
+    /// # Safety
+    /// The bytes are readable, no other code reads or writes them during the call, and no reference to them
+    /// exists. The runtime never uses them.
+    pub unsafe fn share_in_place(&self, address: usize, bytes: u64) -> Result<(), AllocateError> {
+        let placement = Placement::On(NodeId::ZERO);
+        let page_size = self.memory.granule();
+        let options = RegionOptions { placement, page_size, protocol: self.job.program_protocol };
+        self.check_allocation(bytes, options)?;
+        let protocol = options.protocol.map(Protocol::number);
+        let collective = Collective::Allocate { bytes, placement, page_size, protocol };
+        self.synchronise(
+            "sharing a program's data",
+            TimeClass::Other,
+            Synchronisation::Collective(collective),
+        );
+        let signals = crate::signals::SignalsDeferred::defer();
+        let _one_by_one = self.allocations.regions_made.lock().unwrap_or_else(PoisonError::into_inner);
+        let granules = {
+            let space = self.allocations.space.lock().unwrap_or_else(PoisonError::into_inner);
+            let granules_per_page = self.granules_per_page(page_size);
+            space.next(bytes, self.granule_bytes(), granules_per_page).expect("the allocation was checked")
+        };
+        // SAFETY: the caller's contract.
+        self.or_fatal(unsafe { self.memory.show_at(granules, address, self.me == NodeId::ZERO) });
+        self.add_region(bytes, options);
+        drop(signals);
+        Ok(())
+    }
+
+    /// Allocates memory that the threads of an executable share like its own data, on `home`, which must be
+    /// the same on all nodes. Its pages are single granules.
+    pub fn allocate_for_program(&self, bytes: u64, home: NodeId) -> Result<usize, AllocateError> {
+        let page_size = Some(self.memory.granule());
+        self.allocate(bytes, Placement::On(home), page_size, self.job.program_protocol)
+    }
+
+    /// Returns the addresses where long blocks of a node lie, if those have a protocol of their own.
+    pub fn long_memory(&self, node: NodeId) -> Option<std::ops::Range<usize>> {
+        self.job.program_protocol.filter(|protocol| *protocol != self.job.protocol)?;
+        let [_, long] = self.job.layout.divided_arena(node);
+        let start = self.memory.address_of(long.first).addr();
+        Some(start..start + long.count as usize * self.memory.granule().bytes())
+    }
+
+    /// Orders fetches of this node with the changes before them from now on.
+    ///
+    /// Not under `adaptive`, whose homes move and send pages that nobody has requested.
+    pub fn order_fetches(&self) {
+        if self.job.protocol != Protocol::Hlrc {
+            return;
+        }
+        self.tell(|core| core.engine.order_fetches());
+        for node in NodeId::all(self.job.nodes).filter(|node| *node != self.me) {
+            self.synchronise("hiroba_order_fetches", TimeClass::Other, Synchronisation::Inform(node));
+        }
+    }
+
+    /// Counts the program's atomic instructions that were replaced.
+    pub fn note_atomic_sites(&self, sites: u64) {
+        self.account.tallies.atomic_sites.store(sites, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Counts an atomic instruction that was made exclusive in the job.
+    pub fn count_exclusive_atomic(&self) {
+        self.account.tallies.exclusive_atomics.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Counts an exchange of all nodes on behalf of a thread that waits for a plain store.
+    pub fn count_exchange(&self) {
+        self.account.tallies.exchanges.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Makes whole granules of the region permanently private to this process, filled with zeros. No thread
+    /// of any node may have touched them, and no other node may use them later.
+    ///
+    /// # Errors
+    /// When they are not allocated, or the kernel has no more mappings for this process.
+    pub fn make_private(&self, address: usize, bytes: usize) -> Result<(), MemoryError> {
+        let granule = self.memory.granule().bytes();
+        // An address outside the region maps to a granule that is never allocated.
+        let first = self.memory.page_of(address).unwrap_or(PageId(self.memory.granules()));
+        self.memory.make_private(PageRange { first, count: (bytes / granule) as u64 })
     }
 
     fn granule_bytes(&self) -> u64 {
@@ -137,7 +230,8 @@ impl Runtime {
         page_size.bytes() as u64 / self.granule_bytes()
     }
 
-    /// Whether the engine relies on faults of stores to pages of this size, whatever it is told of others.
+    /// Returns true if the engine relies on faults of stores to pages of this size, whatever the write
+    /// tracking.
     pub(crate) fn do_stores_fault(&self, page_size: PageSize) -> bool {
         self.granules_per_page(page_size) >= FAULTING_FROM_GRANULES
     }
@@ -175,11 +269,11 @@ impl Runtime {
         Ok(())
     }
 
-    /// What every node does alike when a collective allocation is complete.
+    /// Adds the region of a complete collective allocation; every node does the same.
     pub(crate) fn add_region(&self, bytes: u64, options: RegionOptions) -> usize {
         let RegionOptions { placement, page_size, protocol } = options;
         let granules = {
-            let _signals = crate::signals::SignalsHeld::hold();
+            let _signals = crate::signals::SignalsDeferred::defer();
             let mut space = self.allocations.space.lock().unwrap_or_else(PoisonError::into_inner);
             let granules = space.next(bytes, self.granule_bytes(), self.granules_per_page(page_size));
             let granules = granules.expect("the allocation was checked");
@@ -201,7 +295,7 @@ impl Runtime {
         self.memory.address_of(granules.first) as usize
     }
 
-    /// What the address belongs to or lies nearest to, in words; `None` when that cannot be told (now).
+    /// Describes the allocation at or nearest to an address. Returns `None` when that is unknown or locked.
     pub(crate) fn describe_address(&self, address: usize) -> Option<String> {
         let granule = self.memory.page_of(address)?;
         if granule.0 >= self.job.layout.collective_end() {

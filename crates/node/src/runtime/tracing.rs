@@ -1,12 +1,13 @@
-//! Records what happens on this node, when the run is traced (`docs/TRACE.md`).
+//! Records the events on this node in a traced run (`docs/TRACE.md`).
 //!
-//! All records go through one lock into one bounded chunk, which whoever fills it writes to the file: nothing is dropped, nobody
-//! else is woken. So the file's order is the order of recording. What the node does to pages is recorded with the core's lock held,
-//! as it is done; a thread's records are in its program order.
+//! All records go through one lock into one bounded chunk. The thread that fills it writes it to the file, so
+//! nothing is dropped and no other thread is woken. The file's order is thus the order of recording. The
+//! node's operations on pages are recorded under the core's lock, as they happen; a thread's records are in
+//! its program order.
 //!
-//! A program's signal handler that touches shared memory would come back here, so signals are held wherever the lock is taken. The
-//! one record that a thread would have to hold them for on its way out, the end of an activity, is left in its place, and goes into the
-//! file before whatever is recorded of the thread next.
+//! A signal handler of the program that touches shared memory would come back here, so signals are deferred
+//! wherever the lock is taken. One record would need that on a thread's way out: the end of an activity. It
+//! is left in the thread's place, and written before the thread's next record.
 
 use std::fs::File;
 use std::io;
@@ -26,13 +27,14 @@ use hiroba_wire::{Collective, Message, Placement};
 use rustc_hash::FxHashMap;
 
 use crate::runtime::Runtime;
-use crate::signals::SignalsHeld;
+use crate::signals::SignalsDeferred;
 use crate::threads::{Place, Threads};
 
-/// What has been recorded is safe in the file after this long at most.
+/// Maximum time until recorded events are safe in the file.
 const SAFE_AFTER: Duration = Duration::from_secs(1);
 
-/// So many threads that fault without ever calling the runtime have numbers of their own; more of them share the runtime's.
+/// Number of threads with trace numbers of their own that fault without ever calling the runtime. Further
+/// ones share the runtime's number.
 const STRANGERS_MAX: usize = 4096;
 
 /// Keeps the record of a traced run.
@@ -40,25 +42,25 @@ const STRANGERS_MAX: usize = 4096;
 pub(crate) struct Recorder {
     /// The trace's start.
     origin: Instant,
-    /// What the program does is recorded: not before the node has joined.
+    /// True once the node has joined: from then on the program's activities are recorded.
     follows_program: AtomicBool,
-    /// Messages are recorded in the order in which they are sent.
+    /// Held while a message is recorded and sent, so that both have the same order.
     sending: Mutex<()>,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// `None` once the trace has ended, or cannot be written.
+    /// `None` once the trace has ended or cannot be written.
     writer: Option<TraceWriter<File>>,
-    /// The latest time that was recorded.
+    /// The latest recorded time.
     latest_ns: u64,
     flushed: Instant,
     /// Threads that fault and have no place, by the kernel's number.
     strangers: FxHashMap<u32, ThreadNumber>,
 }
 
-/// Of whom a record speaks.
+/// The subject of a record.
 #[derive(Clone, Copy)]
 enum Who<'a> {
     Thread(&'a Place),
@@ -66,7 +68,7 @@ enum Who<'a> {
 }
 
 impl Recorder {
-    /// Begins the trace of a job's node in the file that the launcher opened for it.
+    /// Begins a node's trace in the file that the launcher opened for it.
     pub(crate) fn of_job(job: &JobDescription, file: OwnedFd, granule_bytes: u32) -> io::Result<Recorder> {
         let origin = Instant::now();
         let clock = |id| {
@@ -109,7 +111,7 @@ impl Recorder {
         self.since_start(Instant::now())
     }
 
-    /// Without a time, the latest one that was recorded is as good.
+    /// Writes records; without a time, they get the latest recorded one.
     fn record(&self, who: Who<'_>, at_ns: Option<u64>, events: &[Event]) -> io::Result<()> {
         let mut state = self.state();
         let State { writer: Some(writer), latest_ns, .. } = &mut *state else { return Ok(()) };
@@ -133,7 +135,7 @@ impl Recorder {
         written
     }
 
-    /// The number of a thread that the runtime knows only by its faults.
+    /// Returns the number of a thread that the runtime knows only by its faults.
     fn stranger(&self, tid: u32, threads: &Threads) -> ThreadNumber {
         let mut state = self.state();
         if state.strangers.len() >= STRANGERS_MAX && !state.strangers.contains_key(&tid) {
@@ -158,9 +160,9 @@ impl Who<'_> {
     }
 }
 
-/// What the rest of the node calls. All of it does nothing in a run that is not traced.
+/// Calls of the rest of the node. They do nothing in a run that is not traced.
 impl Runtime {
-    /// The node has joined: from now on what the program does is recorded.
+    /// Begins recording the program's activities, once the node has joined.
     pub(crate) fn trace_program(&self) {
         if let Some(recorder) = &self.recorder {
             recorder.follows_program.store(true, Ordering::Relaxed);
@@ -189,7 +191,7 @@ impl Runtime {
         }
     }
 
-    /// Records what the calling thread has done to pages. Signals are held.
+    /// Records what the calling thread has done to pages. Signals are deferred.
     #[inline]
     pub(crate) fn trace_fact(&self, event: impl FnOnce() -> Event) {
         if self.recorder.is_some() {
@@ -197,7 +199,8 @@ impl Runtime {
         }
     }
 
-    /// The calling thread began an activity at `since`. Signals are held. Whether its end must be told.
+    /// Records that the calling thread began an activity at `since`. Signals are deferred. Returns true if
+    /// its end must be recorded.
     #[inline]
     pub(crate) fn trace_begin(&self, since: Instant, activity: impl FnOnce() -> Activity) -> bool {
         let Some(recorder) = &self.recorder else { return false };
@@ -208,17 +211,17 @@ impl Runtime {
         true
     }
 
-    /// The calling thread's latest activity has ended.
+    /// Records that the calling thread's latest activity has ended.
     pub(crate) fn trace_end(&self) {
         let (Some(recorder), Some(place)) = (&self.recorder, self.threads.my_place()) else { return };
         if let Some(earlier) = place.pending_end().replace(Some(recorder.now())) {
-            // A handler of the program's that came while the thread slept has left its own.
-            let _signals = SignalsHeld::hold();
+            // A handler of the program that ran while the thread slept has left its own.
+            let _signals = SignalsDeferred::defer();
             self.record(Who::Number(Who::Thread(place).number()), Some(earlier), Event::Leave);
         }
     }
 
-    /// Puts the end of a thread's latest activity into the file.
+    /// Writes the end of a thread's latest activity into the file.
     pub(crate) fn trace_pending_end(&self, place: &Place) {
         if self.recorder.is_some()
             && let Some(ended) = place.pending_end().replace(None)
@@ -227,7 +230,7 @@ impl Runtime {
         }
     }
 
-    /// A thread that the kernel knows as `tid` has stopped in a fault that came as an event.
+    /// Records that thread `tid` has stopped in a fault reported as an event.
     pub(crate) fn trace_event_fault(&self, tid: Option<u32>, page: PageId, wanted: Access) -> bool {
         let Some(recorder) = &self.recorder else { return false };
         if !recorder.follows_program.load(Ordering::Relaxed) {
@@ -238,7 +241,7 @@ impl Runtime {
         true
     }
 
-    /// That fault is over.
+    /// Records that this fault is over.
     pub(crate) fn trace_event_fault_served(&self, tid: Option<u32>) {
         if let Some(recorder) = &self.recorder {
             self.record(self.stopped(recorder, tid), Some(recorder.now()), Event::Leave);
@@ -254,14 +257,14 @@ impl Runtime {
         }
     }
 
-    /// Sends a message, the first byte of which says what it is.
+    /// Sends a message, whose first byte is its kind.
     pub(crate) fn send_to(&self, to: NodeId, parts: &[&[u8]]) {
         if self.post(to, parts[0][0], Unsent::new(parts)) {
             self.fabric().push(to);
         }
     }
 
-    /// Posts a message of this kind; returns whether it waits for a [push](hiroba_fabric::Fabric::push).
+    /// Posts a message of this kind. Returns true if it waits for a [push](hiroba_fabric::Fabric::push).
     pub(crate) fn post(&self, to: NodeId, kind: u8, message: Unsent<'_>) -> bool {
         let Some(recorder) = &self.recorder else { return self.post_by_kind(to, kind, message) };
         let _in_order = recorder.sending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -278,7 +281,7 @@ impl Runtime {
         }
     }
 
-    /// A message came, and is handled next. Signals are held.
+    /// Records that a message arrived, and that handling it begins. Signals are deferred.
     pub(crate) fn trace_received(&self, from: NodeId, message: &[u8]) {
         let Some(recorder) = &self.recorder else { return };
         let kind = MessageKind(message.first().copied().unwrap_or(u8::MAX));
@@ -287,14 +290,14 @@ impl Runtime {
         self.record_all(self.me(), Some(recorder.now()), &events);
     }
 
-    /// It was handled.
+    /// Records that the message was handled.
     pub(crate) fn trace_handled(&self) {
         if let Some(recorder) = &self.recorder {
             self.record(self.me(), Some(recorder.now()), Event::Leave);
         }
     }
 
-    /// Pages exist from now on.
+    /// Records that pages exist from now on.
     pub(crate) fn trace_region(&self, granules: PageRange, options: RegionOptions) {
         let RegionOptions { placement, page_size, protocol } = options;
         let pages =
@@ -314,14 +317,17 @@ impl Runtime {
         });
     }
 
-    /// What the engine tells. The core's lock is held.
+    /// Records a fact that the engine reports. The core's lock is held.
     pub(crate) fn trace_told(&self, fact: Fact) {
         let thread = |waiter: Waiter| Who::Thread(self.threads.place_of(waiter));
         let (who, event) = match fact {
             Fact::Acquired { waiter, lock, turn } => (thread(waiter), Event::Acquired { lock, turn }),
             Fact::Released { waiter, lock, turn } => (thread(waiter), Event::Released { lock, turn }),
             Fact::Met { waiter, epoch } => (thread(waiter), Event::Met { epoch }),
-            Fact::Published { waiter, to, count } => (thread(waiter), Event::Published { to, count }),
+            Fact::Published { waiter, to, count } => {
+                let who = waiter.map_or(Who::Number(ThreadNumber::RUNTIME), thread);
+                (who, Event::Published { to, count })
+            }
             Fact::PublicationSeen { from, count } => {
                 (Who::Number(ThreadNumber::RUNTIME), Event::PublicationSeen { from, count })
             }
@@ -343,12 +349,12 @@ impl Runtime {
         self.record(who, None, event);
     }
 
-    /// Records a load that the calling thread has done: `bytes` bytes, 1 to 8, at a shared address within a granule.
+    /// Records a load of the calling thread: `bytes` bytes, 1 to 8, at a shared address within a granule.
     pub fn record_load(&self, address: usize, bytes: u8, value: u64) {
         self.record_access(address, |page, offset| Event::Load { page, offset, bytes, value });
     }
 
-    /// Records a store likewise.
+    /// Records a store in the same way.
     pub fn record_store(&self, address: usize, bytes: u8, value: u64) {
         self.record_access(address, |page, offset| Event::Store { page, offset, bytes, value });
     }
@@ -356,14 +362,14 @@ impl Runtime {
     fn record_access(&self, address: usize, event: impl FnOnce(PageId, u32) -> Event) {
         let (Some(recorder), Some(page)) = (&self.recorder, self.memory.page_of(address)) else { return };
         let offset = (address % self.job.limits.granule_bytes as usize) as u32;
-        let _signals = SignalsHeld::hold();
+        let _signals = SignalsDeferred::defer();
         if self.threads.my_place().is_none() {
             self.introduce_thread();
         }
         self.record(self.me(), Some(recorder.now()), event(page, offset));
     }
 
-    /// Makes what has been recorded safe, now and then. Called by the service thread.
+    /// Flushes recorded events to the file from time to time. Called by the service thread.
     pub(crate) fn keep_trace_safe(&self) {
         if let Some(recorder) = &self.recorder
             && recorder.state().flushed.elapsed() >= SAFE_AFTER
@@ -372,18 +378,18 @@ impl Runtime {
         }
     }
 
-    /// Makes what has been recorded safe before the process ends without leaving its job.
+    /// Flushes recorded events before the process ends without leaving its job.
     pub fn flush_trace(&self) {
-        let _signals = SignalsHeld::hold();
+        let _signals = SignalsDeferred::defer();
         if let Some(recorder) = &self.recorder {
             let _ = recorder.flush();
         }
     }
 
-    /// The trace ends in good order.
+    /// Ends the trace properly.
     pub(crate) fn end_trace(&self) {
         let Some(recorder) = &self.recorder else { return };
-        let _signals = SignalsHeld::hold();
+        let _signals = SignalsDeferred::defer();
         self.threads.all().for_each(|place| self.trace_pending_end(place));
         let writer = recorder.state().writer.take();
         let ended = writer.map_or(Ok(()), |writer| writer.finish().map(drop));
@@ -391,7 +397,7 @@ impl Runtime {
     }
 }
 
-/// What a call is to those who look at the trace.
+/// Returns the trace's activity for a synchronising call.
 pub(crate) fn activity_of(sync: Synchronisation) -> Activity {
     match sync {
         Synchronisation::Acquire(lock) | Synchronisation::TryAcquire(lock) => Activity::Acquire(lock),
@@ -404,16 +410,16 @@ pub(crate) fn activity_of(sync: Synchronisation) -> Activity {
     }
 }
 
-/// The calling thread is in the allocator, or gives a hint, until this is dropped.
+/// Marks the calling thread as being in the allocator or giving a hint, until it is dropped.
 pub(crate) struct OtherActivity<'a>(Option<&'a Runtime>);
 
 impl Runtime {
-    /// Records that the calling thread is in the allocator, or gives a hint.
+    /// Records that the calling thread is in the allocator or gives a hint.
     pub(crate) fn trace_other(&self) -> OtherActivity<'_> {
         if self.recorder.is_none() {
             return OtherActivity(None);
         }
-        let _signals = SignalsHeld::hold();
+        let _signals = SignalsDeferred::defer();
         if self.threads.my_place().is_none() {
             self.introduce_thread();
         }

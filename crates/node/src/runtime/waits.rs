@@ -1,5 +1,6 @@
-//! Waits that never end: when all threads of the program sleep in calls that other threads must end, the launcher is told
-//! who waits in what. It knows the other nodes' reports and finds out whether anybody can still wake anybody.
+//! Endless waits. When all threads of the program sleep in calls that other threads must end, the launcher
+//! gets a report of who waits in what. It knows the other nodes' reports and finds out whether any thread can
+//! still wake another.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -10,11 +11,12 @@ use crate::call_site;
 use crate::runtime::Runtime;
 use crate::threads::{Call, Sleep, Threads};
 
-/// Waits shorter than this are nobody's business; also how often a report is repeated.
+/// Waits shorter than this are not reported. Also the interval at which a report is repeated.
 pub(crate) const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 impl Runtime {
-    /// Tells the launcher if all threads of the program sleep, and have for a while. Called by the service thread now and then.
+    /// Sends the launcher a report if all threads of the program have slept for a while. Called by the
+    /// service thread at intervals.
     pub(crate) fn report_waits(&self) {
         let (Some(control), Some(report)) = (&self.control, self.wait_report()) else { return };
         control.send(&ToLauncher::Waiting(report));
@@ -47,12 +49,12 @@ impl Runtime {
             return None;
         }
         let held = {
-            let _signals = crate::signals::SignalsHeld::hold();
+            let _signals = crate::signals::SignalsDeferred::defer();
             self.core().engine.locks_held()
         };
         let locks_held =
             held.into_iter().map(|(lock, holder)| (lock.0, Threads::number_of(holder))).collect();
-        // Signs of life wake nobody.
+        // Heartbeats wake no thread.
         let received = self.serving.messages_received.load(Relaxed);
         let messages_received = received.saturating_sub(self.serving.peers.signs_received.load(Relaxed));
         let sent = if self.has_fabric() { self.fabric().statistics().messages_sent } else { 0 };
@@ -61,8 +63,8 @@ impl Runtime {
     }
 }
 
-/// Asked for without the C library's allocator, as listing a directory would not be: a program's thread may have been
-/// interrupted inside that.
+/// Counts the threads without the C library's allocator, which listing a directory would use: a thread of the
+/// program may have been interrupted inside it.
 fn threads_of_this_process() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     status.lines().find_map(|line| line.strip_prefix("Threads:")).and_then(|count| count.trim().parse().ok())

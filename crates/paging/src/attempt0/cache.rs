@@ -1,7 +1,7 @@
 //! The snoop cache of a processor in front of shared memory.
 
-/// A set-associative cache with write-through and least-recently-used lines within a set. A store does not
-/// bring a line in.
+/// A set-associative cache with write-through and LRU replacement within a set. A store does not allocate a
+/// line.
 #[derive(Clone, Debug)]
 pub struct Cache {
     line_bytes: u64,
@@ -11,13 +11,13 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty one.
+    /// Makes an empty cache.
     pub fn new(bytes: u64, ways: usize, line_bytes: u64) -> Cache {
         let sets = bytes / line_bytes / ways as u64;
         Cache { line_bytes, ways, sets: vec![Vec::with_capacity(ways); sets as usize] }
     }
 
-    /// Whether the word at `address` was here; it is now.
+    /// Loads the word at `address`. Returns true on a hit.
     pub fn load(&mut self, address: u64) -> bool {
         let line = address / self.line_bytes;
         let count = self.sets.len() as u64;

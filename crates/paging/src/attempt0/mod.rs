@@ -1,24 +1,23 @@
-//! ATTEMPT-0: a machine whose processors page their local memory into the memory that they share.
+//! ATTEMPT-0: a machine whose processors page between local memory and shared memory.
 //!
-//! D. Hattori, J. Yamamoto, H. Amano: *An implementation and evaluation of virtual memory system on a
-//! shared memory multiprocessor with local memory* (Keio University). Up to twenty processors (MC68030 and
-//! MC68882) stand on a bus with a shared memory. Each has a local memory, and a snoop cache in front of the
-//! shared one, through which stores go. Table 1 of the paper gives the times of accesses. The local memory
-//! that a program may use is limited to 128 KiB; its pages are swapped to the shared memory, which is large
-//! enough. A matrix multiplication is run three ways: all data in unlimited local memory (*normal*), all in
-//! shared memory (*shared*), and paged.
+//! D. Hattori, J. Yamamoto, H. Amano: *An implementation and evaluation of virtual memory system on a shared
+//! memory multiprocessor with local memory* (Keio University). Up to twenty processors (MC68030 and MC68882)
+//! share a bus with a shared memory. Each has a local memory, and a write-through snoop cache in front of the
+//! shared memory. Table 1 of the paper gives access times. A program may use at most 128 KiB of local memory;
+//! its pages are swapped to the shared memory, which is large enough. A matrix multiplication is run in three
+//! ways: all data in unlimited local memory (*normal*), all in shared memory (*shared*), and paged.
 //!
-//! The model follows one processor, the one with most rows, word by word, and adds up times. It holds the
-//! cache's lines and the frames of local memory, and a page moves word by word through the cache, as a
-//! processor copies it.
+//! The model simulates one processor, the one with most rows, word by word, and sums up times. It models the
+//! cache's lines and the frames of local memory. A page moves word by word through the cache, as a processor
+//! copies it.
 //!
 //! # Deviations
 //!
-//! - Processors do not meet on the bus. [`Outcome::time_ns`] knows no waiting for it;
-//!   [`Outcome::with_bus_held_ns`] is what follows if the bus serves one access at a time and is held during
-//!   all of it.
-//! - Instructions take the time of a [`Step::Compute`] a term, and pages of code and stack are not paged.
-//! - What the paper does not tell is in [`Machine`] and [`Multiplication`] as *assumed*.
+//! - Processors do not contend for the bus. [`Outcome::time_ns`] contains no waiting for it;
+//!   [`Outcome::with_bus_held_ns`] is the time if the bus serves one access at a time and is held during all
+//!   of it.
+//! - Instructions take the time of one [`Step::Compute`] per term, and pages of code and stack are not paged.
+//! - Parameters that the paper does not give are marked *assumed* in [`Machine`] and [`Multiplication`].
 
 mod cache;
 mod program;
@@ -30,28 +29,28 @@ use crate::{Opt, Policy, PolicyKind};
 use cache::Cache;
 pub use program::{Multiplication, Step, WORD_BYTES};
 
-/// What an access and other things cost, and how large memories are.
+/// Access times and memory sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// A word of local memory (table 1).
+    /// An access to a word of local memory (table 1).
     pub local_ns: u64,
-    /// A load of shared memory that the cache has (table 1).
+    /// A load of shared memory that hits the cache (table 1).
     pub hit_ns: u64,
-    /// One that it has not (table 1).
+    /// A load that misses it (table 1).
     pub miss_ns: u64,
     /// A store to shared memory (table 1).
     pub store_ns: u64,
-    /// The snoop cache (section 2.1).
+    /// The length of the snoop cache (section 2.1).
     pub cache_bytes: u64,
-    /// Lines of a set of it (section 2.1).
+    /// The number of lines in a set (section 2.1).
     pub cache_ways: usize,
-    /// What a miss brings in. Assumed: the paper does not tell.
+    /// The line length. Assumed: the paper does not give it.
     pub line_bytes: u64,
-    /// Local memory that data may use (section 3.1).
+    /// The local memory available for data (section 3.1).
     pub local_bytes: u64,
-    /// From a fault to the moving of pages, and back. Assumed.
+    /// The time from a fault to the moving of pages, and back. Assumed.
     pub fault_ns: u64,
-    /// A multiplication and addition with its instructions, without the data's accesses. Assumed.
+    /// A multiplication and addition with its instructions, without the accesses to data. Assumed.
     pub compute_ns: u64,
 }
 
@@ -72,48 +71,49 @@ impl Default for Machine {
     }
 }
 
-/// Who chooses the page that leaves.
+/// Chooses the page that leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chooser {
     /// A policy.
     Policy(PolicyKind),
-    /// One that knows the future.
+    /// The optimal policy, which knows the future.
     Opt,
 }
 
-/// Where the data are.
+/// The placement of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// In local memory, as much as they need.
+    /// In unlimited local memory.
     Normal,
     /// In shared memory.
     Shared,
-    /// In pages that local memory has when they are used.
+    /// In pages that are brought to local memory when they are used.
     Paged {
-        /// Of a page.
+        /// The page length.
         page_bytes: u64,
-        /// Of pages that leave.
+        /// Chooses the pages that leave.
         chooser: Chooser,
     },
 }
 
-/// What a run took.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// All of it, on the processor with most rows.
+    /// The total time on the processor with most rows.
     pub time_ns: u64,
-    /// The part of it in which pages moved.
+    /// The time of moving pages.
     pub paging_ns: u64,
-    /// The part of it in which an access went over the bus.
+    /// The time of accesses over the bus.
     pub bus_ns: u64,
-    /// Pages that came in.
+    /// Pages brought in.
     pub page_ins: u64,
-    /// Changed pages that went out.
+    /// Changed pages written out.
     pub page_outs: u64,
 }
 
 impl Outcome {
-    /// The time if the bus serves one access at a time: all that processors do there follows one another.
+    /// Returns the time if the bus serves one access at a time, so that all bus accesses of processors are
+    /// sequential.
     pub fn with_bus_held_ns(self, processors: u64) -> u64 {
         self.time_ns.max(self.bus_ns * processors)
     }
@@ -151,7 +151,7 @@ pub fn run(machine: &Machine, program: Multiplication, processors: u64, placemen
     processor.outcome
 }
 
-/// The pages that a program uses, in order; of uses of one page in a row the first.
+/// Returns the pages that a program uses, in order, without repetitions in a row.
 fn trace(program: Multiplication, processors: u64, page_bytes: u64) -> Vec<PageId> {
     let mut pages = Vec::new();
     program.run(processors, &mut |step| {
@@ -165,7 +165,7 @@ fn trace(program: Multiplication, processors: u64, page_bytes: u64) -> Vec<PageI
     pages
 }
 
-/// A processor and its way to shared memory.
+/// A processor and its path to shared memory.
 struct Processor<'a> {
     machine: &'a Machine,
     cache: Cache,
@@ -187,7 +187,7 @@ impl<'a> Processor<'a> {
         }
     }
 
-    /// Stores a word of shared memory. Lines that the cache has are changed with it.
+    /// Stores a word of shared memory. Cached lines are updated with it.
     fn store(&mut self) {
         self.over_bus(self.machine.store_ns);
     }
@@ -198,15 +198,15 @@ impl<'a> Processor<'a> {
     }
 }
 
-/// Local memory as a window on data that lie in shared memory.
+/// Local memory as a window on data in shared memory.
 struct Window<'a> {
     processor: Processor<'a>,
     policy: Box<dyn Policy>,
     page_bytes: u64,
     frames: usize,
-    /// The pages that are here, and whether they were changed.
+    /// The resident pages, and whether they were changed.
     here: FxHashMap<PageId, bool>,
-    /// The page that was used last: it need not be looked up again.
+    /// The page used last, which need not be looked up again.
     last: Option<PageId>,
 }
 
@@ -299,7 +299,7 @@ mod tests {
     fn where_all_fits_each_page_comes_once() {
         let outcome = run(&Machine::default(), SMALL, 1, paged(KIB, PolicyKind::Fifo));
         let normal = run(&Machine::default(), SMALL, 1, Placement::Normal);
-        // Three matrices of 2 KiB; a KiB is 64 lines, whose other three words hit.
+        // Three matrices of 2 KiB. A KiB has 64 lines, whose other three words hit.
         let page = 100_000 + 64 * 18_200 + 192 * 150 + 256 * 250;
         assert_eq!((outcome.page_ins, outcome.page_outs), (6, 0));
         assert_eq!(outcome.paging_ns, 6 * page);

@@ -1,32 +1,32 @@
-//! The program that the machine runs: a matrix multiplication, as the words that a processor uses.
+//! The program of the machine: a matrix multiplication, as a sequence of word accesses.
 
-/// Bytes of a word, the most that one access moves.
+/// The length of a word in bytes, which is the most that one access moves.
 pub const WORD_BYTES: u64 = 4;
 
-/// One thing that a processor does.
+/// One step of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It loads the word at this address of its data.
+    /// Loads the word at this address of its data.
     Load(u64),
-    /// It stores it.
+    /// Stores the word at this address.
     Store(u64),
-    /// It multiplies and adds.
+    /// Multiplies and adds.
     Compute,
 }
 
-/// C = A · B, square, tile by tile. Rows of C, and so of A, are divided among processors in blocks. A tile as
-/// large as the matrix is the three plain loops over rows, columns and terms.
+/// C = A · B, square, tile by tile. Rows of C and A are divided among processors in blocks. With a tile as
+/// large as the matrix it is the three plain loops over rows, columns and terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Multiplication {
-    /// Rows and columns.
+    /// The number of rows and columns.
     pub order: u64,
-    /// Rows and columns of a tile.
+    /// The number of rows and columns of a tile.
     pub tile: u64,
-    /// Of an element: a multiple of the word.
+    /// The length of an element: a multiple of the word.
     pub element_bytes: u64,
 }
 
-/// A processor's matrices, as they follow each other in its data.
+/// A processor's matrices, in the order of its data.
 #[derive(Clone, Copy)]
 enum Matrix {
     OwnRowsOfA,
@@ -35,17 +35,17 @@ enum Matrix {
 }
 
 impl Multiplication {
-    /// The rows of the processor that has most of them.
+    /// Returns the number of rows of the processor that has most.
     pub fn rows(self, processors: u64) -> u64 {
         self.order.div_ceil(processors)
     }
 
-    /// The bytes of that processor's data: its rows of A and C, and B.
+    /// Returns the bytes of that processor's data: its rows of A and C, and B.
     pub fn data_bytes(self, processors: u64) -> u64 {
         (2 * self.rows(processors) + self.order) * self.order * self.element_bytes
     }
 
-    /// What that processor does, in order.
+    /// Passes that processor's steps to `act`, in order.
     pub fn run(self, processors: u64, act: &mut dyn FnMut(Step)) {
         let (rows, order, tile) = (self.rows(processors), self.order, self.tile as usize);
         let end = |begin: u64, limit: u64| (begin + self.tile).min(limit);
@@ -62,7 +62,7 @@ impl Multiplication {
         }
     }
 
-    /// Adds some terms to an element of C, which begins as zero.
+    /// Adds some terms to an element of C, which starts at zero.
     fn add_terms(
         self,
         rows: u64,

@@ -1,4 +1,4 @@
-//! What holds for every policy: one suite, run over all of them.
+//! The requirements on every policy: one suite, run over all of them.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +7,13 @@ use hiroba_paging::{Opt, Policy, PolicyKind, Reference, Traffic, replay};
 
 use crate::traces::{leavers, pages};
 
-/// Every policy, made for a trace that it will be told of.
+/// Makes every policy for a trace.
 fn policies(trace: &[PageId]) -> Vec<Box<dyn Policy>> {
     let online = PolicyKind::ALL.into_iter().map(PolicyKind::make);
     online.chain([Box::new(Opt::over(trace.to_vec())) as Box<dyn Policy>]).collect()
 }
 
-/// A thousand uses of forty pages, some of them used more than others.
+/// Makes a trace of a thousand uses of forty pages, some of them used more than others.
 fn trace(rng: &mut Prng) -> Vec<PageId> {
     (0..1000).map(|_| PageId(rng.random_range(0..40_u64).min(rng.random_range(0..40)))).collect()
 }
@@ -22,7 +22,7 @@ fn trace(rng: &mut Prng) -> Vec<PageId> {
 fn who_leaves_was_here_and_is_gone() {
     let numbers: Vec<u64> = trace(&mut seeded(1)).iter().map(|page| page.0).collect();
     for mut policy in policies(&pages(&numbers)) {
-        // It checks on the way.
+        // It checks during the run.
         assert!(!leavers(&mut *policy, 7, &numbers).is_empty(), "{}", policy.name());
     }
 }
@@ -66,7 +66,7 @@ fn the_one_page_that_may_leave_is_found_wherever_it_is() {
     }
 }
 
-/// Pages that are freed between the others' coming and going, in memory whose size changes.
+/// Pages are freed while others come and go, in memory whose size changes.
 #[test]
 fn pages_are_freed_and_budgets_change_at_any_time() {
     for seed in 0..30 {
@@ -80,10 +80,10 @@ fn pages_are_freed_and_budgets_change_at_any_time() {
                     policy.reference(*page);
                 } else {
                     while here.len() >= frames {
-                        let pinned: PageId = *here.first().expect("somebody is here");
+                        let pinned: PageId = *here.first().expect("a page is here");
                         let alone = here.len() == 1;
                         let left = policy.evict(&mut |page| alone || page != pinned);
-                        let left = left.unwrap_or_else(|| panic!("{}: nobody leaves", policy.name()));
+                        let left = left.unwrap_or_else(|| panic!("{}: no page leaves", policy.name()));
                         assert!(here.remove(&left), "{}: {left} was not here", policy.name());
                     }
                     policy.admit(*page);

@@ -1,12 +1,12 @@
-//! Each policy against a model of it that is slow and plain: the same pages leave, in the same order.
+//! Compares each policy with a slow and plain model of it: the same pages must leave, in the same order.
 
 use hiroba_paging::{Clock, Fifo, Lirs, LruScan, Opt, Policy, PolicyKind, S3Fifo, Sieve, replay};
 use proptest::prelude::*;
 
 use crate::traces::{habits, leavers, loads, pages};
 
-/// A policy as its paper draws it: what happens at a hit, and at a miss. A miss in full memory says who
-/// leaves.
+/// A policy as its paper describes it: the actions at a hit and at a miss. A miss in full memory returns the
+/// page that leaves.
 trait Model {
     fn hit(&mut self, page: u64);
     fn miss(&mut self, page: u64, is_full: bool) -> Option<u64>;
@@ -64,7 +64,7 @@ impl Model for Circle {
     }
 }
 
-/// Pages with the time of the scan that last found them used, and their place at that time.
+/// Pages in the order of the scan that last found them used, with their bits.
 #[derive(Default)]
 struct Scans {
     pages: Vec<(u64, bool)>,
@@ -108,7 +108,7 @@ impl Model for Scans {
     }
 }
 
-/// The new at the end, and a hand that counts from the start.
+/// Pages with the new ones at the end, and a hand that counts from the start.
 #[derive(Default)]
 struct Sieved {
     pages: Vec<(u64, bool)>,
@@ -216,7 +216,7 @@ impl Model for ThreeLists {
     }
 }
 
-/// The paper's stack S (its bottom first) and list Q, with sets beside them that tell what a page is.
+/// The paper's stack S (bottom first) and list Q, and sets that classify pages.
 #[derive(Default)]
 struct StackAndList {
     stack: Vec<u64>,
@@ -312,7 +312,7 @@ impl Model for StackAndList {
     }
 }
 
-/// The fewest page-ins that any choice of leavers can have, by trying all of them.
+/// Returns the fewest page-ins of any choice of leaving pages, by trying all of them.
 fn fewest(here: &mut Vec<u64>, frames: usize, trace: &[u64]) -> u64 {
     let Some((page, rest)) = trace.split_first() else { return 0 };
     if here.contains(page) {
@@ -377,7 +377,7 @@ fn more_memory_may_mean_more_faults_with_fifo() {
     assert_eq!(page_ins(&mut Fifo::default(), 4, &trace), 10);
 }
 
-/// Ten times through 110 pages, with room for 100: what keeps recent pages misses always.
+/// Ten times through 110 pages, with room for 100: policies that keep recent pages always miss.
 #[test]
 fn a_loop_that_does_not_fit_tells_the_policies_apart() {
     let trace: Vec<u64> = (0..10).flat_map(|_| 0..110).collect();
@@ -389,7 +389,7 @@ fn a_loop_that_does_not_fit_tells_the_policies_apart() {
     assert!(ins(PolicyKind::Lirs) <= least + 30, "{} and {least}", ins(PolicyKind::Lirs));
 }
 
-/// A hot set of 40 pages, used in turn with a stream of pages that are used once.
+/// A hot set of 40 pages, alternating with a stream of pages that are used once.
 #[test]
 fn a_stream_does_not_push_out_what_is_used() {
     let trace: Vec<u64> = (0..4000).flat_map(|at| [at % 40, 1000 + at]).collect();

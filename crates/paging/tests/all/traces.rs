@@ -1,16 +1,16 @@
-//! Traces for tests: random ones with the habits of programs, and runs of a policy over them.
+//! Traces for tests: random ones with the patterns of programs, and runs of a policy over them.
 
 use hiroba_base::PageId;
 use hiroba_paging::{Policy, Reference};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// The pages of a trace.
+/// Returns the pages of a trace.
 pub fn pages(numbers: &[u64]) -> Vec<PageId> {
     numbers.iter().copied().map(PageId).collect()
 }
 
-/// The same as loads.
+/// Returns a trace of loads.
 pub fn loads(numbers: &[u64]) -> Vec<Reference> {
     numbers.iter().map(|page| Reference { page: PageId(*page), is_store: false }).collect()
 }
@@ -26,7 +26,8 @@ pub fn habits() -> impl Strategy<Value = Vec<u64>> {
     vec(piece, 1..10).prop_map(|pieces| pieces.concat())
 }
 
-/// Who left, in order, when a trace runs in memory of `frames` pages; checks the count on the way.
+/// Returns the pages that left, in order, when a trace runs in memory of `frames` pages. Checks the count
+/// during the run.
 pub fn leavers(policy: &mut dyn Policy, frames: usize, trace: &[u64]) -> Vec<u64> {
     let mut here = std::collections::BTreeSet::new();
     let mut gone = Vec::new();

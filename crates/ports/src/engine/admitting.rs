@@ -1,4 +1,8 @@
-//! The side of the port's node: requests, room, memory, and long messages on their way in.
+//! The receiving node's side: takes requests, gives them room in queues, reserves memory, and receives long
+//! messages piece by piece (the paper's section 5.2).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use hiroba_base::NodeId;
 
@@ -22,7 +26,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Whether the message needs no room in the queue, and has no number among its origin's.
+    /// Returns true if the message needs no room in the queue, and has no number among its origin's.
     fn is_by_once(&self) -> bool {
         match self.flow {
             FlowKey::Own(_) => false,
@@ -37,21 +41,37 @@ impl Asked {
 
     pub(super) fn parked(&self, bytes: Option<u64>) -> Parked {
         let Asked { from, flow, number, origin, sequence, .. } = *self;
-        // What has no number can be let in at any time.
+        // A message without a number can be admitted at any time.
         let sequence = if self.is_by_once() { 0 } else { sequence };
         Parked { from, flow, origin, sequence, number, bytes, by_once: self.is_by_once() }
     }
 }
 
-/// A long message for which memory is set aside.
+/// Long messages of other nodes, for which memory is reserved.
+#[derive(Debug, Default)]
+pub(crate) struct LongMessages {
+    /// Those that are arriving, by sender, flow and number.
+    pub(crate) incoming: BTreeMap<(NodeId, FlowKey, u64), Incoming>,
+    /// The number of bytes reserved for them and for others that are in queues.
+    pub(super) memory_used: u64,
+    /// Ports at which a message waits for memory, in the order in which they began to wait.
+    pub(super) hungry: VecDeque<PortId>,
+}
+
+/// A long message for which memory is reserved.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(super) source: Source,
     pub(super) bytes: u64,
     pub(super) came: u64,
     pub(crate) parcel: Option<Parcel>,
-    /// How long its parts are to be: inline data first, then regions.
+    /// The lengths of its parts: inline data first, then regions.
     parts: Vec<u64>,
+}
+
+/// Returns a region that is arriving, of which no piece is on its way out yet.
+fn own(region: &mut Arc<Vec<u8>>) -> &mut Vec<u8> {
+    Arc::get_mut(region).expect("what is coming is nobody else's")
 }
 
 fn unexpected(from: NodeId, expected: &'static str) -> PeerError {
@@ -59,8 +79,8 @@ fn unexpected(from: NodeId, expected: &'static str) -> PeerError {
 }
 
 impl Engine {
-    /// Section 5.2, (A) and (B). The answer is given at once, whatever the state of the port: nothing of a
-    /// request is kept but a line in the list of those who wait, of which there is one for each flow.
+    /// Handles a request (section 5.2, (A) and (B)). It is answered at once, whatever the state of the port:
+    /// of a request only an entry in the list of waiting flows is kept, one for each flow.
     pub(super) fn take_request(&mut self, asked: Asked, load: Load<'_>) -> Result<(), PeerError> {
         let (from, port) = (asked.from, asked.flow.port());
         if let Load::Whole { head, .. } = &load
@@ -98,6 +118,11 @@ impl Engine {
             }
             Some(Place::Here(_)) => {}
         }
+        if self.has_come(&asked) {
+            self.refuse(load);
+            self.answer_again(&asked);
+            return Ok(());
+        }
         if !self.may_send(&asked) {
             self.refuse(load);
             self.send(from, Packet::Denied { flow: asked.flow, number: asked.number });
@@ -110,31 +135,53 @@ impl Engine {
         Ok(())
     }
 
-    /// The holder's table at the node that owns the port decides.
+    /// Returns true if the message has been admitted already: its sender requested room at a node where the
+    /// port was before, and requests it again here, although that node admitted the message and relayed it.
+    pub(super) fn has_come(&mut self, asked: &Asked) -> bool {
+        if asked.is_by_once() {
+            return false;
+        }
+        let Some(known) = self.known.get_mut(&asked.flow.port()) else { return false };
+        let may_repeat = match asked.flow {
+            FlowKey::Own(_) => asked.origin == asked.from,
+            FlowKey::Relay(_) => known.former.contains(&asked.from),
+            FlowKey::Once(..) => false,
+        };
+        let Some(body) = known.body_mut() else { return false };
+        may_repeat && asked.sequence < body.holder(asked.origin).next
+    }
+
+    fn answer_again(&mut self, asked: &Asked) {
+        let Asked { from, flow, number, .. } = *asked;
+        if self.long.incoming.contains_key(&(from, flow, number)) {
+            self.send(from, Packet::Permit { flow, number });
+        } else {
+            self.answer_queued(from, flow, number);
+        }
+    }
+
+    /// Checks the right to send by the holder's table of the node that owns the port.
     fn may_send(&mut self, asked: &Asked) -> bool {
         let (me, from) = (self.me, asked.from);
         let Some(known) = self.known.get_mut(&asked.flow.port()) else { return false };
         let was_here = known.former.contains(&from);
         let Some(body) = known.body_mut() else { return false };
-        let is_next_or_later = body.holder(asked.origin).next <= asked.sequence;
         match asked.flow {
-            FlowKey::Own(_) => {
-                asked.origin == from && is_next_or_later && (from == me || body.holder(from).is_holding())
-            }
+            FlowKey::Own(_) => asked.origin == from && (from == me || body.holder(from).is_holding()),
             FlowKey::Relay(_) => was_here,
             FlowKey::Once(_, serial) => body.onces.get(&serial).is_some_and(|(_, hop)| *hop <= asked.hop),
         }
     }
 
-    /// Whether it is the message's turn: those of its origin before it have come, and no other has waited for
-    /// longer.
+    /// Returns true if it is the message's turn: the earlier messages of its origin have come, and no other
+    /// has waited longer.
     pub(super) fn is_in_turn(&mut self, asked: &Asked) -> bool {
         let key = (asked.from, asked.flow);
         let Some(body) = self.body(asked.flow.port()) else { return false };
         if asked.is_by_once() {
             return true;
         }
-        // What is relayed may come after its origin has given it up for lost.
+        // A relayed message may come after its origin has given it up for lost.
         let next = body.holder(asked.origin).next;
         if next < asked.sequence {
             body.promised.remove(&key);
@@ -159,10 +206,10 @@ impl Engine {
         parcel.inline.extend_from_slice(inline);
         for (region, bytes) in parcel.regions.iter_mut().zip(lengths) {
             let (bytes, behind) = rest.split_at(bytes as usize);
-            region.extend_from_slice(bytes);
+            own(region).extend_from_slice(bytes);
             rest = behind;
         }
-        self.send(from, Packet::Queued { flow, number });
+        self.answer_queued(from, flow, number);
         self.enqueue(port, asked.source(), parcel, 0);
         self.todo.rooms.insert(port);
     }
@@ -174,7 +221,7 @@ impl Engine {
         body.promised.remove(&(from, flow));
         let is_ahead = |other: &Parked| (other.from, other.flow) == (from, flow) && other.number < number;
         if body.parked.iter().any(is_ahead) {
-            // One line for each flow: this one asks again behind what waits.
+            // One entry for each flow, so this one must repeat its request after the waiting one.
             self.send(from, Packet::Wait { flow, number });
         } else {
             self.park(parked);
@@ -182,7 +229,7 @@ impl Engine {
         self.todo.rooms.insert(flow.port());
     }
 
-    /// The message has its place among those of its origin, or its right is used up.
+    /// Counts the message among those of its origin, or its right as used.
     pub(super) fn count_in(&mut self, asked: &Asked) {
         let Some(body) = self.body(asked.flow.port()) else { return };
         match asked.flow {
@@ -198,7 +245,7 @@ impl Engine {
     pub(super) fn park(&mut self, parked: Parked) {
         let Some(body) = self.body(parked.flow.port()) else { return };
         let is_same = |other: &&mut Parked| (other.from, other.flow) == (parked.from, parked.flow);
-        // One line for each flow: that of the message that comes first.
+        // One entry for each flow: that of its first message.
         match body.parked.iter_mut().find(is_same) {
             Some(waiting) if waiting.number < parked.number => {}
             Some(waiting) => {
@@ -212,11 +259,11 @@ impl Engine {
         self.todo.rooms.insert(parked.flow.port());
     }
 
-    /// Lets in who has waited longest and whose turn it is, while there is room.
+    /// Admits the requests that have waited longest and whose turn it is, while there is room.
     pub(super) fn let_in(&mut self, port: PortId) {
         let me = self.me;
         loop {
-            let free = self.config.memory_bytes - self.memory_used;
+            let free = self.config.memory_bytes - self.long.memory_used;
             let has_threads = self.has_own_threads(port);
             let Some(body) = self.body(port) else { return };
             let has_room = body.has_room();
@@ -229,8 +276,8 @@ impl Engine {
             let Some(at) = body.parked.iter().position(is_due) else { break };
             let parked = body.parked[at];
             if parked.bytes.is_some_and(|bytes| bytes > free) {
-                if !self.hungry.contains(&port) {
-                    self.hungry.push_back(port);
+                if !self.long.hungry.contains(&port) {
+                    self.long.hungry.push_back(port);
                 }
                 break;
             }
@@ -264,8 +311,8 @@ impl Engine {
     fn permit(&mut self, parked: Parked, bytes: u64) {
         let Parked { from, flow, number, origin, sequence, by_once, .. } = parked;
         let asked = Asked { from, flow, number, origin, sequence, hop: u32::from(by_once) };
-        // What is relayed comes by another link than what its origin sends next: that waits until all of it
-        // is here.
+        // Relayed messages come by another link than their origin's next ones, which wait until all relayed
+        // ones have come.
         if !matches!(flow, FlowKey::Relay(_)) {
             self.count_in(&asked);
         }
@@ -274,23 +321,23 @@ impl Engine {
         {
             body.incoming += 1;
         }
-        self.memory_used += bytes;
+        self.long.memory_used += bytes;
         let incoming = Incoming { source: asked.source(), bytes, came: 0, parcel: None, parts: Vec::new() };
-        self.incoming.insert((from, flow, number), incoming);
+        self.long.incoming.insert((from, flow, number), incoming);
         self.send(from, Packet::Permit { flow, number });
     }
 
-    /// Memory has become free: the port that has waited longest for it comes first, but not before the call
-    /// that has freed it ends.
+    /// Frees memory. The port that has waited longest for it comes first, but only after the call that has
+    /// freed it ends.
     pub(super) fn release_memory(&mut self, bytes: u64) {
         if bytes > 0 {
-            self.memory_used -= bytes;
+            self.long.memory_used -= bytes;
             self.todo.memory = true;
         }
     }
 
     pub(super) fn share_out_memory(&mut self) {
-        for port in core::mem::take(&mut self.hungry) {
+        for port in core::mem::take(&mut self.long.hungry) {
             self.let_in(port);
         }
     }
@@ -304,7 +351,7 @@ impl Engine {
         released: &[u8],
     ) -> Result<(), PeerError> {
         let key = (from, flow, number);
-        let expected = match self.incoming.get(&key) {
+        let expected = match self.long.incoming.get(&key) {
             // The port has died meanwhile; rights that come for it are given up.
             None => {
                 let parcel = self.unpack(from, head, released, false);
@@ -321,7 +368,7 @@ impl Engine {
             core::iter::once(u64::from(head.inline_bytes)).chain(head.region_bytes.iter().copied()).collect();
         let parcel = self.unpack(from, head, released, true);
         self.ports_are_in(&parcel, flow.port());
-        if let Some(incoming) = self.incoming.get_mut(&key) {
+        if let Some(incoming) = self.long.incoming.get_mut(&key) {
             (incoming.parcel, incoming.parts) = (Some(parcel), parts);
         }
         self.finish_if_complete(key);
@@ -337,7 +384,7 @@ impl Engine {
         bytes: &[u8],
     ) -> Result<(), PeerError> {
         let key = (from, flow, number);
-        let Some(incoming) = self.incoming.get_mut(&key) else { return Ok(()) };
+        let Some(incoming) = self.long.incoming.get_mut(&key) else { return Ok(()) };
         let Incoming { bytes: whole, came, parcel: Some(parcel), parts, .. } = incoming else {
             return Err(unexpected(from, "the head of a message before its data"));
         };
@@ -347,7 +394,8 @@ impl Engine {
         *came += bytes.len() as u64;
         let through = *came;
         let mut rest = bytes;
-        for (part, length) in core::iter::once(&mut parcel.inline).chain(&mut parcel.regions).zip(parts) {
+        let places = core::iter::once(&mut parcel.inline).chain(parcel.regions.iter_mut().map(own));
+        for (part, length) in places.zip(parts) {
             let missing = (*length - part.len() as u64).min(rest.len() as u64) as usize;
             part.extend_from_slice(&rest[..missing]);
             rest = &rest[missing..];
@@ -361,14 +409,15 @@ impl Engine {
     }
 
     fn finish_if_complete(&mut self, key: (NodeId, FlowKey, u64)) {
-        if self.incoming.get(&key).is_none_or(|incoming| incoming.came < incoming.bytes) {
+        if self.long.incoming.get(&key).is_none_or(|incoming| incoming.came < incoming.bytes) {
             return;
         }
-        let Some(Incoming { source, bytes, parcel: Some(parcel), .. }) = self.incoming.remove(&key) else {
+        let Some(Incoming { source, bytes, parcel: Some(parcel), .. }) = self.long.incoming.remove(&key)
+        else {
             return;
         };
         let (from, flow, number) = key;
-        self.send(from, Packet::Queued { flow, number });
+        self.answer_queued(from, flow, number);
         let port = flow.port();
         if let Some(body) = self.body(port) {
             body.incoming -= u32::from(source != Source::Once);
@@ -384,7 +433,7 @@ impl Engine {
         }
     }
 
-    /// A message's shell, with the room that its data need if they were asked for.
+    /// Makes a message without its data, with room for them if they were requested.
     fn unpack(&mut self, from: NodeId, head: Head, released: &[u8], has_data: bool) -> Parcel {
         let room = |bytes: u64| Vec::with_capacity(if has_data { bytes as usize } else { 0 });
         let rights: Vec<HeldRight> =
@@ -393,7 +442,7 @@ impl Engine {
             id: head.id,
             types: head.types,
             inline: room(u64::from(head.inline_bytes)),
-            regions: head.region_bytes.into_iter().map(room).collect(),
+            regions: head.region_bytes.into_iter().map(|bytes| Arc::new(room(bytes))).collect(),
             has_reply: head.has_reply,
             rights,
             released: released.to_vec(),
@@ -408,7 +457,7 @@ impl Engine {
         }
     }
 
-    /// Of messages of a node that was lost, those through `through` that have not come will not.
+    /// Skips the messages of a node through `through` that were lost and have not come.
     pub(super) fn skip(&mut self, from: NodeId, port: PortId, through: u64) {
         let Some(known) = self.known.get_mut(&port) else {
             self.send(from, Packet::Dead { port });

@@ -1,4 +1,4 @@
-//! What the program calls.
+//! The calls of the program.
 
 use std::collections::BTreeSet;
 
@@ -13,11 +13,11 @@ use crate::names::{Entry, REFERENCES_MAX};
 use super::Engine;
 use super::sending::Destination;
 
-/// The greatest limit that a queue may get.
+/// The maximum limit of a queue.
 const QUEUE_LIMIT_MAX: u32 = 1 << 16;
 
 impl Engine {
-    /// Carries a call out; `None` when it waits.
+    /// Carries a call out. Returns `None` if it waits.
     pub(super) fn carry_out(&mut self, ticket: Ticket, call: Call) -> Option<Result<Outcome, PortError>> {
         let result = match call {
             Call::Send { to, message, patience, notify } => {
@@ -81,7 +81,10 @@ impl Engine {
     ) -> Option<Result<Outcome, PortError>> {
         message.reply = Some(RightToSend { name: then.from, disposition: Disposition::MakeSendOnce });
         match self.check_message(to, &message, None) {
-            Err(error) => Some(Err(error)),
+            Err(error) => {
+                self.return_message(ticket, message);
+                Some(Err(error))
+            }
             Ok(Destination::Port(port)) if self.must_wait(Destination::Port(port)) => {
                 let patience = then.patience;
                 self.block(ticket, port, Blocked { ticket, to, message, then: Some(then) }, patience)
@@ -155,7 +158,7 @@ impl Engine {
     }
 
     fn insert_right(&mut self, name: Name, from: RightToSend) -> Result<Outcome, PortError> {
-        self.check_rights(&[from])?;
+        self.check_rights(core::iter::once(from))?;
         let makes_send =
             matches!(from.disposition, Disposition::MakeSend | Disposition::CopySend | Disposition::MoveSend);
         let Entry::Port { port, .. } = self.names.get(from.name)? else {
@@ -177,11 +180,11 @@ impl Engine {
     }
 
     fn extract_right(&mut self, from: RightToSend) -> Result<Outcome, PortError> {
-        self.check_rights(&[from])?;
+        self.check_rights(core::iter::once(from))?;
         self.names.has_room(1)?;
         let held = self.take_right(from)?;
         if let HeldRight::Receive(port, _) = held {
-            // It comes out under its own name; threads that waited have been told.
+            // It is received under its own name; threads that waited have been informed.
             self.body(port).into_iter().for_each(|body| body.in_transit = false);
         }
         Ok(Outcome::Name(self.name_right(held).name))
@@ -222,11 +225,11 @@ impl Engine {
         Ok(Outcome::Done)
     }
 
-    /// What a name denotes.
+    /// Returns what a name denotes.
     ///
     /// # Errors
     ///
-    /// When it denotes nothing.
+    /// If it denotes nothing.
     pub fn status(&self, name: Name) -> Result<Status, PortError> {
         Ok(match self.names.get(name)? {
             Entry::Port { port, receive, send, .. } => {

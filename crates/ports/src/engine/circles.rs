@@ -1,13 +1,13 @@
 //! Receive rights in each other's queues.
 //!
-//! A port whose receive right is in a message can be received from only once that message was. If the message
-//! is for a port that is itself in a message, and so on until the first port comes again, nothing of this can
-//! ever be received: Mach destroys such rights. Here the ports of a circle may be on several nodes, and on
-//! the move. Whoever sends a receive right off has the way searched along which it would have to be received:
-//! first a walk that notes each port with the number of its journey, then, if the walk comes back to where it
-//! began, a second one along the same ports. If no port has been received meanwhile, all were in each other
-//! between the walks, and remain so: one of them is destroyed, which opens the circle. The last right that
-//! closes a circle finds it. A search goes by the links that the ports go by, behind them.
+//! A port whose receive right is in a message can receive only after that message was received. If the
+//! message is for a port that is itself in a message, and so on until the first port comes again, none of
+//! them can ever be received: Mach destroys such rights. Here the ports of a circle may be on several nodes,
+//! and moving. A node that sends a receive right starts a search along the way that the right depends on. A
+//! first walk notes each port with the number of its journey. If the walk returns to its start, a second one
+//! follows the same ports. If no port was received meanwhile, all were in each other between the walks, and
+//! will remain so: one of them is destroyed, which opens the circle. The search for the last right that
+//! closes a circle finds it. Searches use the same links as the ports, after them.
 
 use crate::known::Place;
 use crate::wire::{JOURNEYS_MAX, Journey, Packet};
@@ -17,7 +17,7 @@ use crate::body::{Body, HeldRight, Parcel};
 use crate::id::PortId;
 
 impl Engine {
-    /// A receive right goes off in a message for that port.
+    /// Notes that a receive right is sent in a message for the port `into`.
     pub(super) fn sets_out(&mut self, port: PortId, into: PortId) {
         if let Some(body) = self.body(port) {
             body.into = Some(into);
@@ -25,7 +25,7 @@ impl Engine {
         }
     }
 
-    /// The same for all receive rights of a message.
+    /// Notes that all receive rights of a message are sent.
     pub(super) fn ports_set_out(&mut self, rights: &[HeldRight], into: PortId) {
         for right in rights {
             if let HeldRight::Receive(port, _) = right {
@@ -34,7 +34,7 @@ impl Engine {
         }
     }
 
-    /// A long message for that port has begun to come, with receive rights.
+    /// Notes that a long message for that port, with receive rights, has begun to arrive.
     pub(super) fn ports_are_in(&mut self, parcel: &Parcel, into: PortId) {
         for right in &parcel.rights {
             if let HeldRight::Receive(port, _) = right
@@ -45,14 +45,14 @@ impl Engine {
         }
     }
 
-    /// The port of a receive right in a message, unless it was taken out of that message, in which case the
-    /// right is nothing any more.
+    /// Returns the port of a receive right in a message, unless the port was taken out of that message. In
+    /// that case the right is void.
     pub(super) fn body_in_transit(&mut self, port: PortId, journey: u64) -> Option<&mut Body> {
         self.body(port).filter(|body| body.in_transit && body.journey == journey)
     }
 
-    /// Walks from the port to the one that it is in, and on: `path` is the way up to here, of which the first
-    /// `again` have been passed twice; 0 on the first walk.
+    /// Walks from the port to the one that it is in, and on. `path` is the way so far; its first `again`
+    /// ports have been passed twice, 0 on the first walk.
     pub(super) fn search_circle(&mut self, from: PortId, mut path: Vec<Journey>, mut again: u32) {
         let mut port = from;
         loop {
@@ -78,7 +78,7 @@ impl Engine {
                     return;
                 }
             } else if path.iter().any(|passed| passed.port == port) || path.len() == JOURNEYS_MAX {
-                // A circle that the first port only leads to is found by its own.
+                // The search for the circle's own ports finds a circle to which the first port only leads.
                 return;
             } else {
                 path.push(here);
@@ -87,7 +87,7 @@ impl Engine {
         }
     }
 
-    /// What was being searched by a node that has died is searched again.
+    /// Repeats searches that may have been lost with a dead node.
     pub(super) fn search_circles_anew(&mut self) {
         let in_transit = |body: &Body| body.in_transit && body.into.is_some();
         let ports = self.known.iter().filter(|(_, known)| known.body().is_some_and(in_transit));

@@ -1,12 +1,13 @@
-//! Nodes that die.
+//! Deaths of nodes.
 //!
-//! What a dead node had sent may still be under way to others, and these may pass it on. So a death takes
-//! effect in three steps. A node that hears of it takes nothing from the dead one any more; says what it
-//! knows of ports that have been there; and, once what it has said to living nodes of rights that came from
-//! anywhere is heard, *mourns*: it tells every other node so. When all living nodes have mourned, everything
-//! that came from the dead one is known where it must be, and what is listed under its name is gone for good.
+//! Messages of a dead node may still be under way to other nodes, which may pass them on. So a death takes
+//! effect in steps. A node that learns of it takes no more messages from the dead node; it reports what it
+//! knows of ports that have been there, and then that it has reported all (`Told`). When all living nodes
+//! have, it knows which ports are alive, and where. When its reports to living nodes about rights from
+//! anywhere have been received, it *mourns*, and informs all other nodes. When all living nodes have mourned,
+//! all that came from the dead node is known where it must be, and everything listed under its name is lost.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hiroba_base::NodeId;
 
@@ -16,21 +17,35 @@ use crate::wire::{FlowKey, Packet};
 
 use super::Engine;
 
+/// Deaths of other nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Deaths {
+    /// Deaths that have not taken effect.
+    pub(crate) dying: BTreeMap<NodeId, Dying>,
+    pub(super) dead: BTreeSet<NodeId>,
+    /// The nodes of ports that have been on nodes that died, with the ports' numbers of moves when they came
+    /// there.
+    pub(super) relocated: BTreeMap<PortId, (u64, NodeId)>,
+}
+
 /// A death that has not taken effect.
 #[derive(Debug, Default)]
 pub(crate) struct Dying {
-    /// The host has said so.
+    /// True if the host has reported it.
     pub(super) heard: bool,
+    told_by: BTreeSet<NodeId>,
+    /// True if all living nodes have reported where ports are that have been there.
+    is_told: bool,
     has_mourned: bool,
     mourned_by: BTreeSet<NodeId>,
 }
 
 impl Engine {
     pub(super) fn hear_of_death(&mut self, node: NodeId) {
-        if node == self.me || self.dead.contains(&node) {
+        if node == self.me || self.deaths.dead.contains(&node) {
             return;
         }
-        let dying = self.dying.entry(node).or_default();
+        let dying = self.deaths.dying.entry(node).or_default();
         if core::mem::replace(&mut dying.heard, true) {
             return;
         }
@@ -38,6 +53,7 @@ impl Engine {
         for port in ports {
             self.port_before_death(port, node);
         }
+        self.tell_all_nodes(Packet::Told { node });
         self.todo.deaths = true;
     }
 
@@ -57,19 +73,22 @@ impl Engine {
         }
         let Some(known) = self.known.get(&port) else { return };
         if known.former.contains(&node) && !matches!(known.place, Place::At(at) if at == node) {
-            let to = match known.place {
-                Place::At(at) => at,
-                Place::Here(_) | Place::Leaving { .. } => me,
+            let moves = self.moves_of(port);
+            let (to, moves) = match known.place {
+                Place::At(at) => (at, moves + 1),
+                Place::Here(_) | Place::Leaving { .. } => (me, moves),
             };
-            self.tell_all_nodes(Packet::Relocated { port, to });
+            self.tell_all_nodes(Packet::Relocated { port, to, moves });
         }
         let relayed = self.flows.get(&FlowKey::Relay(port)).into_iter().flat_map(|flow| &flow.items);
         let lost: Vec<_> = relayed
             .filter(|item| !item.by_once && is_at(item.stage, node))
             .map(|item| (item.origin, item.sequence))
             .collect();
+        // If that node has sent the message on, its own report counts as later.
+        let moves = self.moves_of(port) + 1;
         for (origin, sequence) in lost {
-            self.send(origin, Packet::Relayed { port, sequence, at: node });
+            self.send(origin, Packet::Relayed { port, sequence, at: node, moves });
         }
     }
 
@@ -81,57 +100,98 @@ impl Engine {
         }
     }
 
-    pub(super) fn others_mourn(&mut self, from: NodeId, node: NodeId) {
-        if node == self.me || self.dead.contains(&node) {
+    pub(super) fn others_told(&mut self, from: NodeId, node: NodeId) {
+        if node == self.me || self.deaths.dead.contains(&node) {
             return;
         }
-        self.dying.entry(node).or_default().mourned_by.insert(from);
+        self.deaths.dying.entry(node).or_default().told_by.insert(from);
         self.todo.deaths = true;
     }
 
-    /// Mourns, if nothing hinders, and lets deaths take effect that all have mourned.
+    /// Handles that all living nodes have reported the ports that have been on that node: those that none
+    /// reported have died with it.
+    fn look_for_ports_of(&mut self, node: NodeId) {
+        let believed: Vec<_> = self
+            .known
+            .iter()
+            .filter(|(_, known)| matches!(known.place, Place::At(at) if at == node))
+            .map(|(port, _)| *port)
+            .collect();
+        for port in believed {
+            if let Some(to) = self.relocated_to(port).filter(|to| *to != node) {
+                self.set_place(port, to);
+            }
+        }
+    }
+
+    pub(super) fn others_mourn(&mut self, from: NodeId, node: NodeId) {
+        if node == self.me || self.deaths.dead.contains(&node) {
+            return;
+        }
+        self.deaths.dying.entry(node).or_default().mourned_by.insert(from);
+        self.todo.deaths = true;
+    }
+
+    /// Mourns if possible, and lets deaths take effect that all nodes have mourned.
     pub(super) fn look_at_deaths(&mut self) {
+        if self.deaths.dying.is_empty() {
+            return;
+        }
+        let living: BTreeSet<_> =
+            NodeId::all(self.nodes).filter(|node| *node != self.me && !self.is_gone(*node)).collect();
+        let told = self
+            .deaths
+            .dying
+            .iter_mut()
+            .find(|(_, dying)| dying.heard && !dying.is_told && living.is_subset(&dying.told_by));
+        if let Some((node, dying)) = told {
+            let node = *node;
+            dying.is_told = true;
+            self.look_for_ports_of(node);
+            self.todo.deaths = true;
+            return;
+        }
         let unheard = |known: &Known| {
             matches!(known.place, Place::At(at) if !self.is_gone(at))
                 && (known.report.acknowledged < known.report.version || !known.claims.is_empty())
         };
-        if !self.dying.is_empty() && !self.known.values().any(unheard) {
+        if !self.deaths.dying.is_empty() && !self.known.values().any(unheard) {
             let due: Vec<_> = self
+                .deaths
                 .dying
                 .iter()
-                .filter(|(_, dying)| dying.heard && !dying.has_mourned)
+                .filter(|(_, dying)| dying.is_told && !dying.has_mourned)
                 .map(|(node, _)| *node)
                 .collect();
             for node in due {
-                self.dying.entry(node).or_default().has_mourned = true;
+                self.deaths.dying.entry(node).or_default().has_mourned = true;
                 self.tell_all_nodes(Packet::Mourned { node });
             }
         }
-        let living: BTreeSet<_> =
-            NodeId::all(self.nodes).filter(|node| *node != self.me && !self.is_gone(*node)).collect();
         let done = self
+            .deaths
             .dying
             .iter()
             .find(|(_, dying)| dying.heard && dying.has_mourned && living.is_subset(&dying.mourned_by));
         if let Some(node) = done.map(|(node, _)| *node) {
-            self.dying.remove(&node);
-            self.dead.insert(node);
+            self.deaths.dying.remove(&node);
+            self.deaths.dead.insert(node);
             self.death_takes_effect(node);
             self.todo.deaths = true;
         }
     }
 
     fn death_takes_effect(&mut self, node: NodeId) {
-        let late: Vec<_> = self.incoming.keys().copied().filter(|(from, _, _)| *from == node).collect();
+        let late: Vec<_> = self.long.incoming.keys().copied().filter(|(from, _, _)| *from == node).collect();
         for key in late {
-            let incoming = self.incoming.remove(&key).expect("it was found");
+            let incoming = self.long.incoming.remove(&key).expect("it was found");
             if let Some(body) = self.body(key.1.port()) {
                 body.incoming -= u32::from(incoming.source != crate::body::Source::Once);
             }
             self.release_memory(incoming.bytes);
             self.todo.parcels.extend(incoming.parcel);
         }
-        self.accepted.remove(&node);
+        self.words.forget_node(node);
         self.search_circles_anew();
         for key in self.flows.keys().copied().collect::<Vec<_>>() {
             self.lose_items(key, node);
@@ -149,8 +209,8 @@ impl Engine {
         }
     }
 
-    /// The port may have died where the dead node was, which had not told all of it yet: its node answers a
-    /// report that says nothing new.
+    /// Asks whether the port is alive. It may have died on the dead node before that had informed all. The
+    /// port's node answers a report that contains nothing new.
     fn ask_whether_alive(&mut self, port: PortId) {
         let holds = self.holds(port);
         let Some(known) = self.known.get_mut(&port) else { return };
@@ -161,7 +221,7 @@ impl Engine {
         self.send(at, Packet::Report { port, holds, seen, version });
     }
 
-    /// Messages that were on their way to a node, or in its queues, are gone with their rights.
+    /// Handles that messages on their way to a node, or in its queues, are lost with their rights.
     fn lose_items(&mut self, key: FlowKey, node: NodeId) {
         let mut at = 0;
         while let Some(item) = self.flows.get_mut(&key).and_then(|flow| flow.items.get_mut(at)) {
@@ -170,7 +230,9 @@ impl Engine {
                 at += 1;
                 continue;
             }
-            item.stage = Stage::Queued(node);
+            // The message may have been sent on before.
+            let last = item.at.map_or(node, |(_, at)| at);
+            item.stage = Stage::Queued(last);
             self.lose_item(key, at, stage);
             if matches!(key, FlowKey::Own(_)) {
                 at += 1;
@@ -181,7 +243,7 @@ impl Engine {
             if let FlowKey::Once(port, serial) = key
                 && let Some(known) = self.known.get_mut(&port)
             {
-                // If the port has gone elsewhere without the message, its node must hear that the right is
+                // If the port has moved elsewhere without the message, its node must learn that the right is
                 // lost.
                 let once = Once { port, serial, hop: hop + 1 };
                 known.claims.insert(once, (node, None));
@@ -190,8 +252,8 @@ impl Engine {
         }
     }
 
-    /// A message that will not be taken: rights that have gone along are with the port's node, and the others
-    /// are given up here.
+    /// Handles a message that will not be taken: the port's node has the rights that were sent with it, and
+    /// the others are given up here.
     fn lose_item(&mut self, key: FlowKey, at: usize, stage: Stage) {
         let parcel = self.flows.get(&key).and_then(|flow| flow.items.get(at)?.parcel.as_ref());
         let is_long = parcel.is_some_and(|parcel| self.is_long(parcel));
@@ -203,18 +265,20 @@ impl Engine {
         }
     }
 
-    /// Tells the port's node which of this node's messages can no longer come.
+    /// Informs the port's node which of this node's messages can no longer come. Messages that can still come
+    /// are not skipped with those after them: their turn comes when they are in the queue.
     pub(super) fn skip_lost(&mut self, port: PortId) {
         let Some(to) = self.place_of(port) else { return };
         let items = self.flows.get(&FlowKey::Own(port)).into_iter().flat_map(|flow| &flow.items);
-        let is_lost = |stage: Stage| matches!(stage, Stage::Queued(at) if self.dead.contains(&at));
-        let through = items.filter(|item| is_lost(item.stage)).map(|item| item.sequence).max();
+        let is_lost = |stage: Stage| matches!(stage, Stage::Queued(at) if self.deaths.dead.contains(&at));
+        let gone = items.take_while(|item| matches!(item.stage, Stage::Queued(_)));
+        let through = gone.filter(|item| is_lost(item.stage)).map(|item| item.sequence).max();
         if let Some(through) = through {
             self.send(to, Packet::Skip { port, through });
         }
     }
 
-    /// A dead node's part in a port.
+    /// Removes a dead node from a port.
     pub(super) fn strike_off(&mut self, port: PortId, node: NodeId) {
         let Some(known) = self.known.get_mut(&port) else { return };
         known.pins.remove(&node);
@@ -226,8 +290,7 @@ impl Engine {
             known.claims.insert(*once, (node, None));
         }
         if let Some(body) = known.body_mut() {
-            // What it had sent still has an order: messages may be on their way from nodes where the port
-            // was.
+            // Its messages still have an order: they may be on their way from nodes where the port was.
             if let Some(holder) = body.holders.get_mut(&node) {
                 (holder.holds, holder.grants) = (false, holder.seen);
             }
@@ -246,8 +309,8 @@ impl Engine {
         lost.into_iter().for_each(|(_, once)| self.send_claim(once));
     }
 
-    /// The port has died with its node. A node that has had it tells all nodes: some may believe it to be
-    /// here.
+    /// Handles that the port has died with its node. A node that has had it informs all nodes, because some
+    /// may believe it to be here.
     pub(super) fn lose_port(&mut self, port: PortId) {
         if self.known.get(&port).is_some_and(|known| !known.former.is_empty()) {
             self.tell_all_nodes(Packet::Dead { port });
@@ -255,21 +318,24 @@ impl Engine {
         self.bury(port);
     }
 
-    /// A message of this node's was relayed to that node.
-    pub(super) fn relayed(&mut self, port: PortId, sequence: u64, at: NodeId) {
+    /// Notes that a message of this node was relayed to that node. The report that it was queued at the
+    /// earlier node may not have arrived.
+    pub(super) fn relayed(&mut self, port: PortId, sequence: u64, at: NodeId, moves: u64) {
         let flow = self.flows.get_mut(&FlowKey::Own(port));
         let item = flow.and_then(|flow| flow.items.iter_mut().find(|item| item.sequence == sequence));
-        if let Some(item) = item
-            && matches!(item.stage, Stage::Queued(_))
-        {
-            item.stage = Stage::Queued(at);
-            if self.dead.contains(&at) {
+        if let Some(item) = item {
+            let last = item.note_queued(at, moves);
+            if !matches!(item.stage, Stage::Queued(_)) {
+                return;
+            }
+            item.stage = Stage::Queued(last);
+            if self.deaths.dead.contains(&last) {
                 self.skip_lost(port);
             }
         }
     }
 
-    /// Everything of a flow whose port is dead.
+    /// Abandons all messages of a flow whose port is dead.
     pub(super) fn abandon(&mut self, key: FlowKey) {
         let count = self.flows.get(&key).map_or(0, |flow| flow.items.len());
         for at in 0..count {

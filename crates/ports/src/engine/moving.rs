@@ -1,10 +1,10 @@
 //! Receive rights that move to other nodes.
 //!
-//! The port goes with the head of the message that takes its right along, without its queue: what had come is
-//! *relayed* by the old node, which tells nodes that still ask there where the port is. Messages of one node
-//! have numbers, and the port's node lets them in by these, so that neither relaying nor asking elsewhere
-//! changes their order. The old node answers only once the new one has said that it has the port, so no
-//! answer leads to a node that knows nothing of it.
+//! The port travels with the head of the message that contains its right, without its queue. The old node
+//! *relays* the messages that had come, and informs nodes that still send requests there of the port's place.
+//! Each node numbers its messages to a port, and the port's node admits them in that order, so neither
+//! relaying nor asking elsewhere changes it. The old node answers only after the new one has confirmed that
+//! it has the port, so no answer leads to a node that does not know the port.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use crate::wire::{BodyOnWire, FlowKey, HolderOnWire, OnceOnWire, Packet};
 use super::Engine;
 
 impl Engine {
-    /// Whether nothing is under way that was granted by the ports that go along: what is granted is counted
+    /// Returns true if the ports that are sent along have no grants under way, because grants are counted
     /// where the port is.
     pub(super) fn ports_can_leave(&self, parcel: &Parcel) -> bool {
         parcel.rights.iter().all(|right| match right {
@@ -29,7 +29,7 @@ impl Engine {
         })
     }
 
-    /// Takes a port apart: what travels, and what is relayed.
+    /// Takes a port apart. Returns the part that travels, and relays the rest.
     pub(super) fn port_leaves(&mut self, port: PortId, journey: u64, to: NodeId) -> Option<BodyOnWire> {
         let me = self.me;
         self.body_in_transit(port, journey)?;
@@ -40,11 +40,12 @@ impl Engine {
         };
         known.former.insert(me);
         let mut body = *body;
+        known.moves = body.moves;
         let asking = body.parked.iter().map(|parked| parked.from);
         let asking: BTreeSet<_> = asking.chain(body.promised.iter().map(|(from, _)| *from)).collect();
         known.place = Place::Leaving { to, asking };
         let queue = core::mem::take(&mut body.queue);
-        self.hungry.retain(|hungry| *hungry != port);
+        self.long.hungry.retain(|hungry| *hungry != port);
         for queued in queue {
             self.release_memory(queued.reserved_bytes);
             self.relay(port, queued.source, queued.parcel);
@@ -57,12 +58,14 @@ impl Engine {
         let former = self.known.get(&port).map(|known| known.former.iter().copied().collect());
         let Body { limit, make_send, next_once, .. } = body;
         let former = former.unwrap_or_default();
+        let moves = body.moves + 1;
         Some(BodyOnWire {
             port,
             limit,
             make_send,
             next_once,
             journey,
+            moves,
             holders,
             onces,
             former,
@@ -71,8 +74,8 @@ impl Engine {
         })
     }
 
-    /// The list of holders with this node on it, which is one like the others from now on. A holder's next
-    /// message is the first that has not come to the new node.
+    /// Returns the list of holders with this node on it, which is an ordinary holder from now on. A holder's
+    /// next message is the first that has not reached the new node.
     fn holders_that_leave(&mut self, port: PortId, body: &mut Body) -> Vec<HolderOnWire> {
         let me = self.me;
         let mut first: BTreeMap<NodeId, u64> = BTreeMap::new();
@@ -84,7 +87,7 @@ impl Engine {
         for item in relayed.filter(|item| !item.by_once && item.parcel.is_some()) {
             note(item.origin, item.sequence);
         }
-        for ((_, flow, _), incoming) in &self.incoming {
+        for ((_, flow, _), incoming) in &self.long.incoming {
             if let Source::Flow(origin, sequence) = incoming.source
                 && flow.port() == port
             {
@@ -92,10 +95,10 @@ impl Engine {
             }
         }
         let own = self.flows.get(&FlowKey::Own(port));
-        // What is in a queue elsewhere comes by a relay, and may not have come yet.
+        // A message in a queue elsewhere comes by a relay, and may not have come yet.
         let next_here = body.holder(me).next;
         let own_next = own.map_or(0, |flow| {
-            let has_come = |item: &Item| matches!(item.stage, Stage::Queued(_)) && item.sequence < next_here;
+            let has_come = |item: &Item| item.sequence < next_here;
             let waiting = flow.items.iter().find(|item| !has_come(item));
             waiting.map_or(flow.next_number, |item| item.sequence)
         });
@@ -116,7 +119,12 @@ impl Engine {
         body.holders.iter().map(on_wire).collect()
     }
 
-    /// A message that had come to a port before it left, or was coming.
+    /// Returns the number of moves of a port that is here, or that it had when it left.
+    pub(super) fn moves_of(&self, port: PortId) -> u64 {
+        self.known.get(&port).map_or(0, |known| known.body().map_or(known.moves, |body| body.moves))
+    }
+
+    /// Relays a message that had come to a port before it left, or was coming.
     pub(super) fn relay(&mut self, port: PortId, source: Source, parcel: Parcel) {
         let me = self.me;
         let Some(known) = self.known.get_mut(&port) else {
@@ -137,12 +145,11 @@ impl Engine {
         let flow: &mut Flow = self.flows.entry(key).or_default();
         let number = self.next_relay;
         self.next_relay += 1;
-        let (stage, parcel) = (Stage::Unsent, Some(parcel));
-        flow.items.push_back(Item { number, origin, sequence, stage, parcel, ways: Vec::new(), by_once });
+        flow.items.push_back(Item::new(number, origin, sequence, by_once, parcel));
         self.todo.flows.insert(key);
     }
 
-    /// A port has come with a message.
+    /// Takes a port that has come with a message.
     pub(super) fn port_arrives(&mut self, from: NodeId, wire: BodyOnWire) -> HeldRight {
         let (me, port) = (self.me, wire.port);
         if !self.known.contains_key(&port) {
@@ -150,12 +157,12 @@ impl Engine {
         }
         let known = self.known.get_mut(&port).expect("it is known");
         if known.body().is_some() {
-            // Two receive rights for one port: the second is a lie.
+            // There are two receive rights for one port, so the second is forged.
             return HeldRight::Dead;
         }
         let mut body = Body::new(wire.limit);
         (body.make_send, body.next_once, body.in_transit) = (wire.make_send, wire.next_once, true);
-        body.journey = wire.journey;
+        (body.journey, body.moves) = (wire.journey, wire.moves);
         for holder in wire.holders {
             let HolderOnWire { node, holds, version, seen, grants, next, taken } = holder;
             body.holders.insert(node, Holder { holds, version, seen, grants, next, taken });
@@ -166,16 +173,18 @@ impl Engine {
         known.seen = own.grants;
         body.onces = wire.onces.into_iter().map(|(serial, hop, node)| (serial, (node, hop))).collect();
         known.former.extend(wire.former);
-        let former_is_gone =
-            known.former.iter().any(|node| self.dead.contains(node) || self.dying.contains_key(node));
+        let former_is_gone = known
+            .former
+            .iter()
+            .any(|node| self.deaths.dead.contains(node) || self.deaths.dying.contains_key(node));
         known.place = Place::Here(Box::new(body));
         let claims: Vec<_> = known.claims.keys().copied().collect();
         self.send(from, Packet::Taken { port });
         if former_is_gone {
-            self.tell_all_nodes(Packet::Relocated { port, to: me });
+            self.tell_all_nodes(Packet::Relocated { port, to: me, moves: wire.moves });
         }
         claims.into_iter().for_each(|once| self.send_claim(once));
-        for node in self.dead.clone() {
+        for node in self.deaths.dead.clone() {
             self.strike_off(port, node);
         }
         let mut arrive = |right: OnceOnWire| self.once_arrives(from, right);
@@ -188,7 +197,7 @@ impl Engine {
         HeldRight::Receive(port, wire.journey)
     }
 
-    /// What goes to a port whose place has become known goes there.
+    /// Sends the messages for a port whose place has become known.
     fn resume(&mut self, port: PortId) {
         for key in self.flows.keys().copied().filter(|key| key.port() == port).collect::<Vec<_>>() {
             let place = self.place_of(port);
@@ -199,7 +208,9 @@ impl Engine {
                 .iter()
                 .enumerate()
                 .filter_map(|(at, item)| match item.stage {
-                    Stage::Requested(node) if Some(node) != place && !self.dying.contains_key(&node) => {
+                    Stage::Requested(node)
+                        if Some(node) != place && !self.deaths.dying.contains_key(&node) =>
+                    {
                         Some((at, node))
                     }
                     _ => None,
@@ -213,9 +224,11 @@ impl Engine {
         }
         self.todo.holdings.insert(port);
         self.todo.rooms.insert(port);
+        // Messages about the port to a node may need no answer any more.
+        self.todo.deaths = true;
     }
 
-    /// The new node has the port: who has asked meanwhile is told where it is.
+    /// Handles that the new node has the port: informs the nodes that have asked meanwhile.
     pub(super) fn port_taken(&mut self, from: NodeId, port: PortId) {
         let Some(known) = self.known.get_mut(&port) else { return };
         let Place::Leaving { to, asking } = &mut known.place else { return };
@@ -233,34 +246,43 @@ impl Engine {
         self.resume(port);
     }
 
-    /// Word has come where a port is, from who was asked.
+    /// Handles an answer that a port is elsewhere, from the node that was asked.
     pub(super) fn port_moved(&mut self, from: NodeId, port: PortId, to: NodeId) {
         match self.known.get(&port).map(|known| &known.place) {
             Some(Place::At(at)) if *at == from && to != self.me => self.set_place(port, to),
-            // It has come here meanwhile, and that node does not know of what was asked there.
+            // The port has come here meanwhile, and that node does not know of the requests sent there.
             Some(Place::Here(_)) => self.resume(port),
             _ => {}
         }
     }
 
-    /// Word of a port that has been on a node that is dying. It may come before word of the death, and then
-    /// counts when that takes effect.
-    pub(super) fn port_relocated(&mut self, port: PortId, to: NodeId) {
+    /// Returns the reported node of a port, unless the report is from before this node had the port.
+    pub(super) fn relocated_to(&self, port: PortId) -> Option<NodeId> {
+        let (moves, to) = self.deaths.relocated.get(&port).copied()?;
+        let had = self.known.get(&port).filter(|known| known.former.contains(&self.me));
+        had.is_none_or(|known| moves > known.moves).then_some(to)
+    }
+
+    /// Handles a report of a port that has been on a dying node. It may arrive before the report of the
+    /// death, and then counts when the death takes effect.
+    pub(super) fn port_relocated(&mut self, port: PortId, to: NodeId, moves: u64) {
         if to == self.me {
             return;
         }
-        self.relocated.insert(port, to);
+        let latest = self.deaths.relocated.entry(port).or_insert((moves, to));
+        *latest = (*latest).max((moves, to));
+        let Some(to) = self.relocated_to(port) else { return };
         if let Some(Known { place: Place::At(at), .. }) = self.known.get(&port)
-            && (self.dead.contains(at) || self.dying.contains_key(at))
+            && (self.deaths.dead.contains(at) || self.deaths.dying.contains_key(at))
         {
             self.set_place(port, to);
         }
     }
 
-    /// The port is there, or, if that node is dead, where others have said, or nowhere.
+    /// Notes that the port is at `to`. If that node is dead, the port is at the reported node, or lost.
     pub(super) fn set_place(&mut self, port: PortId, to: NodeId) {
-        let to = if self.dead.contains(&to) { self.relocated.get(&port).copied() } else { Some(to) };
-        let Some(to) = to.filter(|to| !self.dead.contains(to)) else {
+        let to = if self.deaths.dead.contains(&to) { self.relocated_to(port) } else { Some(to) };
+        let Some(to) = to.filter(|to| !self.deaths.dead.contains(to)) else {
             self.lose_port(port);
             return;
         };
@@ -272,7 +294,7 @@ impl Engine {
         self.todo.deaths = true;
     }
 
-    /// Says again what was said and not heard.
+    /// Repeats reports that were not received.
     fn report_anew(&mut self, port: PortId) {
         let Some(known) = self.known.get(&port) else { return };
         let Place::At(at) = known.place else { return };

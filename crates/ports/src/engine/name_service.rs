@@ -1,5 +1,5 @@
-//! The name service: a port of node 0 that its engine serves, and to which every node begins with a send
-//! right.
+//! The name service: a port of node 0, served by that node's engine. Every node starts with a send right to
+//! it.
 //!
 //! It answers messages like any server: register, look up, look up and wait, withdraw.
 
@@ -15,16 +15,16 @@ use crate::{NAME_BYTES_MAX, service};
 
 use super::Engine;
 
-/// What is registered.
+/// The registered rights.
 #[derive(Debug, Default)]
 pub(crate) struct NameService {
     rights: BTreeMap<Vec<u8>, PortId>,
-    /// Who waits for a name, and how the answer goes back.
+    /// Requests that wait for a name, with the right for the answer.
     waiting: Vec<(Vec<u8>, HeldRight)>,
 }
 
 impl NameService {
-    /// The answers that are owed.
+    /// Returns the rights for answers that are owed.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &HeldRight> {
         self.waiting.iter().map(|(_, reply)| reply)
     }
@@ -49,7 +49,7 @@ impl Engine {
         self.names.add(Entry::Port { port, receive: false, send: 1, dead_name: None });
     }
 
-    /// Answers everything that has come.
+    /// Answers all received requests.
     pub(super) fn serve_names(&mut self) {
         while let Some(queued) = self.body(PortId::NAME_SERVICE).and_then(|body| body.queue.pop_front()) {
             self.release_memory(queued.reserved_bytes);
@@ -110,7 +110,7 @@ impl Engine {
         self.todo.parcels.push(parcel);
     }
 
-    /// A copy of the right; none when nothing is registered, or its port has died.
+    /// Returns a copy of the right, or `None` if none is registered, or its port has died.
     fn look_up(&mut self, services: &mut NameService, name: &[u8]) -> Option<HeldRight> {
         let port = *services.rights.get(name)?;
         let Some(known) = self.known.get_mut(&port) else {

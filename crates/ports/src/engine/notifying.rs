@@ -1,4 +1,4 @@
-//! Notifications that are about names.
+//! Notifications about names: dead names, and names to which a message has been accepted.
 
 use crate::body::{HeldRight, Parcel};
 use crate::effect::{Notification, Outcome};
@@ -34,7 +34,7 @@ impl Engine {
             if !is_once || notify.name == name && notify.disposition == Disposition::MoveSendOnce {
                 return Err(PortError::InvalidRight);
             }
-            self.check_rights(&[notify])?;
+            self.check_rights(core::iter::once(notify))?;
         }
         self.names.has_room(1)?;
         let receives = |engine: &Engine| match engine.names.get(name)? {
@@ -86,7 +86,7 @@ impl Engine {
         }
     }
 
-    /// The port of a receive right.
+    /// Returns the port of a receive right.
     pub(super) fn port_of(&self, name: Name) -> Result<PortId, PortError> {
         match self.names.get(name)? {
             Entry::Port { port, receive: true, .. } => Ok(*port),

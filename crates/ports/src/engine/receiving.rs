@@ -1,4 +1,7 @@
-//! The receiver's side: from the queue to the program.
+//! The receiver's side: gives messages from queues to the program's threads.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::body::{HeldRight, Parcel, Queued, Source};
 use crate::effect::{Outcome, Patience};
@@ -9,9 +12,19 @@ use crate::names::Entry;
 
 use super::Engine;
 
+/// Threads that wait for messages.
+#[derive(Debug, Default)]
+pub(super) struct Receivers {
+    /// In the order of their arrival.
+    waiting: BTreeMap<u64, Receiver>,
+    next: u64,
+    /// The number of messages taken.
+    served: u64,
+}
+
 /// A thread that waits for a message.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Receiver {
+struct Receiver {
     ticket: Ticket,
     from: Name,
     bytes_max: Option<u64>,
@@ -29,7 +42,7 @@ impl Engine {
             Err(error) => return Some(Err(error)),
             Ok(Entry::Port { port, receive: true, .. }) => {
                 if self.names.set_of(*port).is_some() {
-                    // Mach: a member of a set is received from by the set alone.
+                    // Mach: a member of a set receives only through the set.
                     return Some(Err(PortError::InvalidRight));
                 }
                 vec![*port]
@@ -37,7 +50,7 @@ impl Engine {
             Ok(Entry::Set { members }) => members.iter().copied().collect(),
             Ok(_) => return Some(Err(PortError::InvalidRight)),
         };
-        // Of the members of a set that one comes first which was served least recently, so that none starves.
+        // Among the members of a set, the one served least recently comes first, so that none starves.
         let served = |port: &PortId| {
             let body = self.known.get(port).and_then(|known| known.body())?;
             (!body.queue.is_empty()).then_some((body.served, *port))
@@ -50,12 +63,12 @@ impl Engine {
             Patience::Until(deadline) => _ = self.deadlines.insert((deadline, ticket)),
             Patience::Endless => {}
         }
-        self.receivers.insert(self.next_receiver, Receiver { ticket, from, bytes_max });
-        self.next_receiver += 1;
+        self.receivers.waiting.insert(self.receivers.next, Receiver { ticket, from, bytes_max });
+        self.receivers.next += 1;
         None
     }
 
-    /// A message is in the queue: it goes to who has waited longest, if anybody has.
+    /// Puts a message into the queue. It goes to the thread that has waited longest, if there is one.
     pub(super) fn enqueue(&mut self, port: PortId, source: Source, parcel: Parcel, reserved_bytes: u64) {
         let Some(body) = self.body(port) else {
             self.release_memory(reserved_bytes);
@@ -67,7 +80,7 @@ impl Engine {
         self.hand_out(port);
     }
 
-    /// Gives messages to threads that wait for them.
+    /// Gives messages to waiting threads.
     pub(super) fn hand_out(&mut self, port: PortId) {
         if !self.names.receives(port) {
             return;
@@ -76,9 +89,9 @@ impl Engine {
         let wanted = if set.is_some() { set } else { own };
         while self.known.get(&port).and_then(|known| known.body()).is_some_and(|body| !body.queue.is_empty())
             && let Some((&order, &receiver)) =
-                self.receivers.iter().find(|(_, receiver)| Some(receiver.from) == wanted)
+                self.receivers.waiting.iter().find(|(_, receiver)| Some(receiver.from) == wanted)
         {
-            self.receivers.remove(&order);
+            self.receivers.waiting.remove(&order);
             self.deadlines.retain(|(_, waiting)| *waiting != receiver.ticket);
             let result = self.take_first(port, receiver.bytes_max);
             self.complete(receiver.ticket, result);
@@ -88,8 +101,8 @@ impl Engine {
     /// Takes the first message off the queue, if it fits.
     fn take_first(&mut self, port: PortId, bytes_max: Option<u64>) -> Result<Outcome, PortError> {
         let name = self.names.of_port(port).ok_or(PortError::InvalidName)?;
-        self.served += 1;
-        let served = self.served;
+        self.receivers.served += 1;
+        let served = self.receivers.served;
         let body = self.body(port).ok_or(PortError::InvalidRight)?;
         let first = body.queue.front().ok_or(PortError::ReceiveTimedOut)?;
         let needed_bytes = first.parcel.data_bytes();
@@ -104,14 +117,13 @@ impl Engine {
         Ok(Outcome::Received(Box::new(self.unpack_rights(name, parcel))))
     }
 
-    /// A message is off the queue: its sender hears of it (section 5.4), and there is room.
+    /// Reports to the sender that its message is off the queue (section 5.4), and uses the room.
     pub(super) fn taken(&mut self, port: PortId, source: Source) {
         if let Source::Flow(origin, sequence) = source {
-            let half = u64::from(self.config.queue_limit / 2).max(1);
             if let Some(body) = self.body(port) {
                 body.holder(origin).taken = sequence + 1;
             }
-            self.accept(origin, port, sequence, (sequence + 1).is_multiple_of(half));
+            self.accept(origin, port, sequence, false);
         }
         self.todo.rooms.insert(port);
         self.todo.holdings.insert(port);
@@ -121,11 +133,14 @@ impl Engine {
         let mut rights: Vec<_> = parcel.rights.into_iter().map(|right| self.name_right(right)).collect();
         let reply = parcel.has_reply.then(|| rights.remove(0));
         let Parcel { id, types, inline, regions, released, sender, .. } = parcel;
+        // No piece of a region that has come, or was sent here, is on its way out.
+        let own = |region: Arc<Vec<u8>>| Arc::try_unwrap(region).unwrap_or_else(|region| (*region).clone());
+        let regions = regions.into_iter().map(own).collect();
         Received { port, sender, id, types, inline, regions, reply, rights, released }
     }
 
-    /// A right that has come gets a name: the one that denotes rights to the port already, but a send-once
-    /// right always its own.
+    /// Gives a received right a name: the one that already denotes rights to the port, but always a new one
+    /// for a send-once right.
     pub(super) fn name_right(&mut self, right: HeldRight) -> RightReceived {
         let dead = |engine: &mut Engine| {
             let name = engine.names.add(Entry::Dead { references: 1 });
@@ -160,7 +175,7 @@ impl Engine {
         }
     }
 
-    /// Threads that wait for a port whose receive right goes away.
+    /// Ends the calls of threads that wait for a port whose receive right goes away.
     pub(super) fn fail_receivers(&mut self, port: PortId) {
         if let Some(name) = self.names.of_port(port) {
             self.fail_receivers_of(name);
@@ -170,18 +185,19 @@ impl Engine {
     pub(super) fn fail_receivers_of(&mut self, name: Name) {
         let waiting: Vec<_> = self
             .receivers
+            .waiting
             .iter()
             .filter(|(_, receiver)| receiver.from == name)
             .map(|(order, _)| *order)
             .collect();
         for order in waiting {
-            let Some(receiver) = self.receivers.remove(&order) else { continue };
+            let Some(receiver) = self.receivers.waiting.remove(&order) else { continue };
             self.deadlines.retain(|(_, ticket)| *ticket != receiver.ticket);
             self.complete(receiver.ticket, Err(PortError::ReceiveRightGone));
         }
     }
 
-    /// Takes a receive right out of its set.
+    /// Removes a receive right from its set.
     pub(super) fn leave_sets(&mut self, port: PortId) {
         if let Some(set) = self.names.set_of(port)
             && let Ok(Entry::Set { members }) = self.names.get_mut(set)
@@ -190,11 +206,13 @@ impl Engine {
         }
     }
 
-    /// Ends a call that waits: with this error, or with that of a time-out.
+    /// Ends a call that waits, with this error, or with that of a time-out.
     pub(super) fn give_up(&mut self, ticket: Ticket, error: Option<PortError>) {
         self.deadlines.retain(|(_, waiting)| *waiting != ticket);
-        if let Some((&order, _)) = self.receivers.iter().find(|(_, receiver)| receiver.ticket == ticket) {
-            self.receivers.remove(&order);
+        if let Some((&order, _)) =
+            self.receivers.waiting.iter().find(|(_, receiver)| receiver.ticket == ticket)
+        {
+            self.receivers.waiting.remove(&order);
             self.complete(ticket, Err(error.unwrap_or(PortError::ReceiveTimedOut)));
         } else if self.stop_waiting_for_room(ticket) {
             self.complete(ticket, Err(error.unwrap_or(PortError::SendTimedOut)));

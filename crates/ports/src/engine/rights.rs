@@ -1,18 +1,18 @@
-//! Rights: where they are, who holds them, and what becomes of them.
+//! Rights: which nodes have them, how they travel, and how they end.
 //!
-//! The node of a receive right lists the nodes that hold send rights. A node is on the list from its report,
-//! or from a *grant* (the port's node sent it a right itself and counted that), to the report that it holds
-//! none, which says how many grants it had seen: a report that crosses a grant changes nothing. A node that
-//! sends a right of another node's port on to a third one *pins* it, and stays on the list, until the third
-//! has been heard. So the list is empty only when no node has, or will get, a right: that is no-senders. Of
-//! each send-once right the port's node knows the last holder that it heard of; hops put what it hears in
-//! order.
+//! The node with the receive right lists the nodes that have send rights. A node enters the list by its
+//! report, or by a *grant*: the port's node sent it a right itself and counted that. A node leaves the list
+//! by a report that it has none. The report contains the number of grants that the node had seen, so a report
+//! that crosses a grant changes nothing. A node that sends a right on to a third node *pins* it: it stays on
+//! the list until the port's node has the third node's report. So the list is empty only if no node has, or
+//! will get, a right: then there are no senders. For each send-once right the port's node stores the last
+//! reported holder; hop counts order the reports.
 
 use hiroba_base::NodeId;
 
 use crate::body::{HeldRight, Parcel, Source};
 use crate::error::PortError;
-use crate::id::{Name, Once, PortId};
+use crate::id::{Once, PortId};
 use crate::known::{Known, Place, Way};
 use crate::message::{Disposition, RightToSend, notification};
 use crate::names::Entry;
@@ -21,13 +21,15 @@ use crate::wire::{OnceOnWire, Packet, RightOnWire};
 use super::Engine;
 
 impl Engine {
-    /// Whether the caller has these rights, all of them together.
-    pub(super) fn check_rights(&self, rights: &[RightToSend]) -> Result<(), PortError> {
-        let mut moved: Vec<(Name, Disposition)> = Vec::new();
-        for right in rights {
+    /// Checks that the caller has these rights, all of them together.
+    pub(super) fn check_rights(
+        &self,
+        rights: impl Iterator<Item = RightToSend> + Clone,
+    ) -> Result<(), PortError> {
+        for (at, right) in rights.clone().enumerate() {
             let count = |disposition| {
-                let same = |other: &&(Name, Disposition)| **other == (right.name, disposition);
-                moved.iter().filter(same).count() as u32
+                let same = |other: &RightToSend| (other.name, other.disposition) == (right.name, disposition);
+                rights.clone().take(at).filter(same).count() as u32
             };
             let has_left = |disposition| count(disposition) == 0;
             match (self.names.get(right.name)?, right.disposition) {
@@ -61,14 +63,13 @@ impl Engine {
                 }
                 _ => return Err(PortError::InvalidRight),
             }
-            moved.push((right.name, right.disposition));
         }
         Ok(())
     }
 
-    /// Takes a right out of the caller's names, into the keeping of the engine.
+    /// Takes a right out of the caller's names; the engine holds it from now on.
     pub(super) fn take_right(&mut self, right: RightToSend) -> Result<HeldRight, PortError> {
-        self.check_rights(&[right])?;
+        self.check_rights(core::iter::once(right))?;
         let entry = self.names.get_mut(right.name)?;
         match entry {
             Entry::Port { port, send, receive, .. } => {
@@ -135,14 +136,14 @@ impl Engine {
         held
     }
 
-    /// Forgets a name that denotes nothing any more.
+    /// Removes a name that denotes nothing any more.
     pub(super) fn tidy(&mut self, port: PortId) {
         if let Some(asked) = self.names.tidy(port) {
             self.give_back(asked);
         }
     }
 
-    /// A send right leaves the keeping of the engine.
+    /// Releases a send right that the engine holds.
     pub(super) fn release_send(&mut self, port: PortId) {
         if let Some(known) = self.known.get_mut(&port) {
             known.carried = known.carried.checked_sub(1).expect("what is released was carried");
@@ -155,7 +156,7 @@ impl Engine {
         }
     }
 
-    /// A right sets out for another node.
+    /// Sends a right to another node.
     pub(super) fn send_right_off(&mut self, right: HeldRight, to: NodeId) -> (RightOnWire, Way) {
         let me = self.me;
         match right {
@@ -204,7 +205,7 @@ impl Engine {
         })
     }
 
-    /// A right has come with a message that is taken.
+    /// Takes a right that has come with an accepted message.
     pub(super) fn right_arrives(&mut self, from: NodeId, right: RightOnWire) -> HeldRight {
         match right {
             RightOnWire::Dead => HeldRight::Dead,
@@ -240,11 +241,11 @@ impl Engine {
         Some(once)
     }
 
-    /// What is known of a port of which a right has come; `None` when it is dead.
+    /// Returns the state of a port of which a right has come, or `None` if the port is dead.
     fn know(&mut self, port: PortId, at: NodeId) -> Option<&mut Known> {
         if !self.known.contains_key(&port) {
-            let at = if self.dead.contains(&at) { *self.relocated.get(&port)? } else { at };
-            if at == self.me || self.dead.contains(&at) {
+            let at = if self.deaths.dead.contains(&at) { self.relocated_to(port)? } else { at };
+            if at == self.me || self.deaths.dead.contains(&at) {
                 return None;
             }
             return Some(self.learn(port, at));
@@ -253,7 +254,7 @@ impl Engine {
     }
 
     /// Makes a port known, or known again: a right may be on its way while the port dies. Messages that are
-    /// here may carry rights to it from before.
+    /// here may contain rights to it from before.
     pub(super) fn learn(&mut self, port: PortId, at: NodeId) -> &mut Known {
         let mut known = Known::new(Place::At(at));
         known.carried = self.strays.remove(&port).unwrap_or(0);
@@ -261,7 +262,7 @@ impl Engine {
         self.known.entry(port).or_insert(known)
     }
 
-    /// A right has come with a message that is not taken: a grant counts, as if it had been taken and given
+    /// Handles a right that has come with a refused message: a grant counts as if it had been taken and given
     /// up.
     pub(super) fn refuse_right(&mut self, right: RightOnWire) {
         if let RightOnWire::Send { port, at, granted: true } = right
@@ -272,7 +273,7 @@ impl Engine {
         }
     }
 
-    /// A right was refused by `from`. Of a send-once right: the hop that it has now.
+    /// Takes back a right that `from` has refused. Returns, for a send-once right, its present hop.
     pub(super) fn right_came_back(&mut self, way: Way, from: NodeId) -> Option<u32> {
         let me = self.me;
         self.grant_answered(way);
@@ -296,13 +297,13 @@ impl Engine {
         }
     }
 
-    /// The receiver of a grant has answered.
+    /// Notes that the receiver of a grant has answered.
     pub(super) fn grant_answered(&mut self, way: Way) {
         let (Way::GrantedSend(port) | Way::GrantedOnce(Once { port, .. })) = way else { return };
         if let Some(body) = self.body(port) {
             body.granting -= 1;
             if body.in_transit {
-                // The message that takes the port along may be waiting for this.
+                // The message that contains the port may be waiting for this.
                 let flows: Vec<_> = self.flows.keys().copied().collect();
                 self.todo.flows.extend(flows);
             }
@@ -326,7 +327,7 @@ impl Engine {
         }
     }
 
-    /// Tells the port's node who has a send-once right; not needed when the port is here.
+    /// Reports the holder of a send-once right to the port's node. Not needed if the port is here.
     pub(super) fn send_claim(&mut self, once: Once) {
         let Some(known) = self.known.get_mut(&once.port) else { return };
         let Some((holder, _)) = known.claims.get(&once).copied() else { return };
@@ -349,7 +350,7 @@ impl Engine {
             && once.hop > known.1
         {
             *known = (holder, once.hop);
-            if self.dead.contains(&holder) {
+            if self.deaths.dead.contains(&holder) {
                 self.notify_unused(once);
             }
         }
@@ -406,17 +407,17 @@ impl Engine {
         }
     }
 
-    /// Whether this node has send rights to the port, or answers for some.
+    /// Returns true if this node has send rights to the port, or is responsible for some.
     pub(crate) fn holds(&self, port: PortId) -> bool {
         let Some(known) = self.known.get(&port) else { return false };
-        // What is coming to a port that has left is relayed.
+        // Messages that still come for a port that has left are relayed.
         let relays =
-            || known.body().is_none() && self.incoming.keys().any(|(_, flow, _)| flow.port() == port);
+            || known.body().is_none() && self.long.incoming.keys().any(|(_, flow, _)| flow.port() == port);
         known.carried > 0 || !known.pins.is_empty() || self.names.send_references(port) > 0 || relays()
     }
 
-    /// Reports what has changed, and frees those who wait for a report to have been heard; at the port's
-    /// node: looks for senders.
+    /// Reports changes to the port's node, and frees the pins of nodes that wait until this node is
+    /// registered. On the port's node: checks for senders.
     pub(super) fn look_at_holdings(&mut self, port: PortId) {
         let holds = self.holds(port);
         let Some(known) = self.known.get_mut(&port) else { return };
@@ -453,10 +454,10 @@ impl Engine {
         }
     }
 
-    /// Tells once, if it was asked for, that there are no senders. While a node is dying the list may lack
-    /// those whose reports are under way.
+    /// Sends the requested no-senders notification once, if there are none. While a node is dying, the list
+    /// may lack nodes whose reports are under way.
     fn look_for_senders(&mut self, port: PortId) {
-        if self.holds(port) || !self.dying.is_empty() {
+        if self.holds(port) || !self.deaths.dying.is_empty() {
             return;
         }
         let Some(body) = self.body(port) else { return };
@@ -474,18 +475,18 @@ impl Engine {
         }
     }
 
-    /// A send-once right is given up without having been used: its port is told.
+    /// Gives up an unused send-once right, and informs its port.
     pub(super) fn give_back(&mut self, once: Once) {
         let me = self.me;
         self.send_by_once(once, Parcel::notification(notification::SEND_ONCE, Vec::new(), Vec::new(), me));
     }
 
-    /// The same for one that was lost with its node.
+    /// Informs the port of a send-once right that was lost with its node.
     pub(super) fn notify_unused(&mut self, once: Once) {
         self.give_back(once);
     }
 
-    /// A message that cannot be received any more: its rights are given up.
+    /// Destroys a message that cannot be received any more, and gives up its rights.
     pub(super) fn destroy_parcel(&mut self, parcel: Parcel) {
         for right in parcel.rights {
             match right {
@@ -501,8 +502,8 @@ impl Engine {
         }
     }
 
-    /// A receive right, which is in no table any more, is given up: it goes back to who asked for it, or the
-    /// port dies.
+    /// Gives up a receive right that is not in any table any more: it goes back to the node that requested
+    /// its return, or the port dies.
     pub(super) fn destroy_receive(&mut self, port: PortId) {
         let me = self.me;
         let Some(body) = self.body(port) else { return };
@@ -518,7 +519,7 @@ impl Engine {
         self.kill(port);
     }
 
-    /// The port dies: its messages are destroyed, and every node that may have a right is told.
+    /// Lets the port die: destroys its messages, and informs every node that may have a right.
     fn kill(&mut self, port: PortId) {
         let Some(known) = self.known.get_mut(&port) else { return };
         let former = core::mem::take(&mut known.former);
@@ -541,20 +542,20 @@ impl Engine {
         self.bury(port);
     }
 
-    /// Word has come that a port is dead.
+    /// Handles a report that a port is dead.
     pub(super) fn port_died(&mut self, port: PortId) {
         if self.known.get(&port).is_some_and(|known| known.body().is_none()) {
             self.bury(port);
         }
     }
 
-    /// Nothing can be sent to the port any more: names become dead names, what was under way is destroyed,
-    /// who waits is told.
+    /// Ends all sending to the port: its names become dead names, messages under way are destroyed, and
+    /// waiting threads are informed.
     pub(super) fn bury(&mut self, port: PortId) {
         let mut late: Vec<_> =
-            self.incoming.keys().copied().filter(|(_, flow, _)| flow.port() == port).collect();
+            self.long.incoming.keys().copied().filter(|(_, flow, _)| flow.port() == port).collect();
         for key in late.drain(..) {
-            let incoming = self.incoming.remove(&key).expect("it was found");
+            let incoming = self.long.incoming.remove(&key).expect("it was found");
             self.release_memory(incoming.bytes);
             self.todo.parcels.extend(incoming.parcel);
         }
@@ -570,14 +571,11 @@ impl Engine {
         }
         self.fail_receivers(port);
         self.leave_sets(port);
-        self.hungry.retain(|hungry| *hungry != port);
+        self.long.hungry.retain(|hungry| *hungry != port);
         if let Some(Known { carried: strays @ 1.., .. }) = self.known.remove(&port) {
             self.strays.insert(port, strays);
         }
-        for list in self.accepted.values_mut() {
-            list.remove(&port);
-        }
-        self.accepted.retain(|_, list| !list.is_empty());
+        self.words.forget_port(port);
         for (name, once) in self.names.bury(port) {
             self.notify_dead_name(name, once);
         }

@@ -1,19 +1,22 @@
-//! The sender's side: from the program's message to the port's queue.
+//! The sender's side: brings a message of the program into the port's queue (the paper's section 5.2).
+
+use core::ops::Range;
+use std::sync::Arc;
 
 use crate::body::{HeldRight, Owed, Parcel, Source};
-use crate::effect::{Outcome, Patience};
+use crate::effect::{Outcome, Patience, Tail};
 use crate::error::PortError;
 use crate::id::{Name, Once, PortId, Ticket};
 use crate::known::{Blocked, Flow, Item, Place, Stage, Then, Way};
 use crate::message::{Disposition, Message, RightToSend};
 use crate::names::Entry;
-use crate::wire::{FlowKey, Head, ITEMS_MAX, Load, Packet, RELEASED_BYTES_MAX};
+use crate::wire::{Answered, FlowKey, Head, ITEMS_MAX, Load, Packet, RELEASED_BYTES_MAX};
 
 use super::Engine;
 use super::admitting::Asked;
 use hiroba_base::NodeId;
 
-/// Where a message goes, as its sender named it.
+/// The destination of a message, as named by its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
     Port(PortId),
@@ -32,10 +35,13 @@ impl Engine {
         let good = self.check_message(to, &message, notify);
         let destination = match good {
             Ok(destination) => destination,
-            Err(error) => return Some(Err(error)),
+            Err(error) => {
+                self.return_message(ticket, message);
+                return Some(Err(error));
+            }
         };
         if !self.must_wait(destination) {
-            // First this: what follows may end calls of those who receive the message.
+            // First, because the next step may end calls of the message's receivers.
             self.complete(ticket, Ok(Outcome::Done));
             self.send_now(to, message);
             return None;
@@ -44,6 +50,7 @@ impl Engine {
         let flow = self.flows.entry(FlowKey::Own(port)).or_default();
         if let Some(notify) = notify {
             if flow.notify.is_some() {
+                self.return_message(ticket, message);
                 return Some(Err(PortError::NotifyInProgress));
             }
             let Ok(HeldRight::Once(once)) = self.take_right(notify) else { unreachable!("it was checked") };
@@ -56,7 +63,7 @@ impl Engine {
         self.block(ticket, port, Blocked { ticket, to, message, then: None }, patience)
     }
 
-    /// Lets a thread wait for room, if it has the patience.
+    /// Lets a thread wait for room, if its patience permits.
     pub(super) fn block(
         &mut self,
         ticket: Ticket,
@@ -65,7 +72,10 @@ impl Engine {
         patience: Patience,
     ) -> Option<Result<Outcome, PortError>> {
         match patience {
-            Patience::None => return Some(Err(PortError::SendTimedOut)),
+            Patience::None => {
+                self.return_message(ticket, blocked.message);
+                return Some(Err(PortError::SendTimedOut));
+            }
             Patience::Until(deadline) => _ = self.deadlines.insert((deadline, ticket)),
             Patience::Endless => {}
         }
@@ -74,19 +84,20 @@ impl Engine {
         None
     }
 
-    /// Sends what was checked.
+    /// Sends a message that was checked.
     pub(super) fn send_now(&mut self, to: RightToSend, message: Message) {
-        let wanted: Vec<_> = message.reply.iter().chain(&message.rights).copied().collect();
         let has_reply = message.reply.is_some();
         let take = |engine: &mut Engine, right| engine.take_right(right).expect("the message was checked");
         // In the order in which they were checked: the header's rights before those of the body.
         let destination = take(self, to);
-        let rights: Vec<_> = wanted.into_iter().map(|right| take(self, right)).collect();
+        let wanted = message.reply.iter().chain(&message.rights);
+        let rights: Vec<_> = wanted.map(|right| take(self, *right)).collect();
         if let HeldRight::Send(port) | HeldRight::Once(Once { port, .. }) = destination {
             self.ports_set_out(&rights, port);
         }
         let Message { id, types, inline, regions, released, told, .. } = message;
         let (sender, owed) = (self.me, Owed::ToAllBut(told));
+        let regions = regions.into_iter().map(Arc::new).collect();
         let parcel = Parcel { id, types, inline, regions, has_reply, rights, released, sender, owed };
         match destination {
             HeldRight::Send(port) => self.send_parcel(port, parcel),
@@ -95,13 +106,13 @@ impl Engine {
         }
     }
 
-    /// The destination's send right is in the keeping of the engine.
+    /// Sends a message to a port. The engine holds the destination's send right.
     pub(super) fn send_parcel(&mut self, port: PortId, parcel: Parcel) {
         let key = FlowKey::Own(port);
         let is_here = self.known.get(&port).is_some_and(|known| known.body().is_some());
         let leftovers = self.flows.get(&key).is_some_and(|flow| !flow.items.is_empty());
         if is_here && !leftovers {
-            // The message itself stands for the right while it is in the queue.
+            // While the message is in the queue, it counts as the right.
             self.release_send(port);
             self.enqueue(port, Source::Local, parcel, 0);
             return;
@@ -109,20 +120,11 @@ impl Engine {
         let (me, flow) = (self.me, self.flows.entry(key).or_default());
         let number = flow.next_number;
         flow.next_number += 1;
-        let (stage, parcel) = (Stage::Unsent, Some(parcel));
-        flow.items.push_back(Item {
-            number,
-            origin: me,
-            sequence: number,
-            stage,
-            parcel,
-            ways: Vec::new(),
-            by_once: false,
-        });
+        flow.items.push_back(Item::new(number, me, number, false, parcel));
         self.todo.flows.insert(key);
     }
 
-    /// Sends by a send-once right that is in the keeping of the engine.
+    /// Sends by a send-once right that the engine holds.
     pub(super) fn send_by_once(&mut self, once: Once, parcel: Parcel) {
         let Some(known) = self.known.get_mut(&once.port) else {
             self.todo.parcels.push(parcel);
@@ -134,15 +136,14 @@ impl Engine {
             return;
         }
         let key = FlowKey::Once(once.port, once.serial);
-        let (number, sequence, origin) = (0, 0, self.me);
-        let (stage, parcel) = (Stage::Unsent, Some(parcel));
-        let item = Item { number, origin, sequence, stage, parcel, ways: Vec::new(), by_once: false };
+        let item = Item::new(0, self.me, 0, false, parcel);
         self.flows
             .insert(key, Flow { items: [item].into(), hop: once.hop, next_number: 1, ..Flow::default() });
         self.todo.flows.insert(key);
     }
 
-    /// Whether the destination exists, the message describes itself rightly, and its rights are the caller's.
+    /// Checks that the destination exists, the message describes itself correctly, and its rights are the
+    /// caller's.
     pub(super) fn check_message(
         &self,
         to: RightToSend,
@@ -175,9 +176,7 @@ impl Engine {
             Entry::Once { once, .. } => Some(Destination::Once(*once)),
             Entry::Set { .. } => return Err(PortError::InvalidRight),
         };
-        let all: Vec<_> =
-            [to].iter().chain(&message.reply).chain(&message.rights).chain(&notify).copied().collect();
-        self.check_rights(&all)?;
+        self.check_rights([to].iter().chain(&message.reply).chain(&message.rights).chain(&notify).copied())?;
         if message.reply.is_some_and(|reply| reply.disposition == Disposition::MoveReceive) {
             return Err(PortError::InvalidRight);
         }
@@ -187,12 +186,12 @@ impl Engine {
         if notify.is_some_and(|notify| !is_once(&notify)) {
             return Err(PortError::InvalidRight);
         }
-        // A right that is made for this message has no number yet; nothing waits for it.
+        // A right that is made for this message has no number yet; no thread waits for it.
         let fresh = Once { port: PortId::NAME_SERVICE, serial: u64::MAX, hop: 0 };
         Ok(destination.unwrap_or(Destination::Once(fresh)))
     }
 
-    /// Whether the queue, or this node's part of it, is full, or others have waited for longer.
+    /// Returns true if the queue, or this node's part of it, is full, or others have waited longer.
     pub(super) fn must_wait(&self, destination: Destination) -> bool {
         let Destination::Port(port) = destination else { return false };
         let flow = self.flows.get(&FlowKey::Own(port));
@@ -209,12 +208,12 @@ impl Engine {
         }
     }
 
-    /// Sends of a flow what may go now: requests of small messages one behind the other; a long one by
-    /// itself.
+    /// Sends all messages of a flow that may be sent now: requests of small messages one after another, a
+    /// long one by itself.
     pub(super) fn pump(&mut self, key: FlowKey) {
         let Some(to) = self.place_of(key.port()) else { return };
         let is_leaving = matches!(self.known[&key.port()].place, Place::Leaving { .. });
-        // What a former node of the port has permitted goes there in any case.
+        // Messages that a former node of the port has permitted go there in any case.
         let can_ask = !is_leaving && (to == self.me || !self.is_gone(to));
         if matches!(key, FlowKey::Once(..)) && to == self.me && can_ask && self.once_came_home(key) {
             return;
@@ -222,14 +221,14 @@ impl Engine {
         if to == self.me && can_ask {
             self.deliver_here(key);
         }
-        let mut at = 0;
+        let (mut at, mut may_ask) = (0, true);
         while let Some(flow) = self.flows.get(&key)
             && let Some(item) = flow.items.get(at)
         {
             let is_long = item.parcel.as_ref().is_some_and(|parcel| self.is_long(parcel));
             match item.stage {
                 Stage::Queued(_) => {}
-                // What stands behind a long message waits until its last piece has gone: the link keeps the
+                // Messages after a long one wait until its last piece has been sent: the link keeps the
                 // order.
                 Stage::Requested(_) if is_long => break,
                 Stage::Requested(_) => {}
@@ -241,12 +240,14 @@ impl Engine {
                 Stage::Unsent => {
                     let is_out = |item: &&Item| matches!(item.stage, Stage::Requested(_));
                     let out = flow.items.iter().filter(is_out).count();
-                    if !can_ask || to == self.me || flow.waiting || out >= self.config.requests_max {
-                        break;
-                    }
-                    self.request(key, at, to);
-                    if is_long {
-                        break;
+                    // Permitted messages after one that must wait continue, because that one may wait for
+                    // their memory.
+                    may_ask &= can_ask && to != self.me && !flow.waiting && out < self.config.requests_max;
+                    if may_ask {
+                        self.request(key, at, to);
+                        if is_long {
+                            break;
+                        }
                     }
                 }
             }
@@ -255,7 +256,7 @@ impl Engine {
         self.admit_own_threads(key);
     }
 
-    /// What was on its way to a port that has come here: it goes into the queue in its turn.
+    /// Queues, in turn, the messages for a port that has come here.
     fn deliver_here(&mut self, key: FlowKey) {
         let (me, port) = (self.me, key.port());
         while let Some(flow) = self.flows.get(&key)
@@ -267,6 +268,15 @@ impl Engine {
             let asked = Asked { from: me, flow: key, number, origin, sequence, hop: u32::from(by_once) };
             if is_behind {
                 return;
+            }
+            if self.has_come(&asked) {
+                // A relay has brought it.
+                self.item_at(key, at).stage = Stage::Queued(me);
+                self.close_item(key, at);
+                if matches!(key, FlowKey::Relay(_)) {
+                    self.drop_item(key, at);
+                }
+                continue;
             }
             if !self.is_in_turn(&asked) {
                 self.flows.get_mut(&key).expect("the flow is looked at").waiting = true;
@@ -281,11 +291,15 @@ impl Engine {
             if matches!(key, FlowKey::Relay(_)) {
                 self.drop_item(key, at);
                 if !by_once && origin != me {
-                    self.send(origin, Packet::Relayed { port, sequence, at: me });
+                    let moves = self.moves_of(port);
+                    self.send(origin, Packet::Relayed { port, sequence, at: me, moves });
                 }
             }
             self.enqueue(port, asked.source(), parcel, 0);
             self.todo.rooms.insert(port);
+            if matches!(key, FlowKey::Own(_)) && !self.deaths.dead.is_empty() {
+                self.skip_lost(port);
+            }
         }
     }
 
@@ -294,7 +308,7 @@ impl Engine {
         carries_port || parcel.data_bytes() + parcel.released.len() as u64 > self.config.ride_bytes as u64
     }
 
-    /// Section 5.2, (A): asks for room; a small message rides on that.
+    /// Requests room (section 5.2, (A)). A small message travels with the request.
     fn request(&mut self, key: FlowKey, at: usize, to: NodeId) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
         let item = &mut flow.items[at];
@@ -307,10 +321,15 @@ impl Engine {
             self.send(to, Packet::Request { flow: key, number, origin, sequence, hop, load });
         } else {
             let (head, ways) = self.head_of(&parcel, to);
-            let data = concatenated(&parcel);
-            let load = Load::Whole { head, released: &parcel.released, data: &data };
+            let load = Load::Whole { head, released: &parcel.released, data: &[] };
             let request = Packet::Request { flow: key, number, origin, sequence, hop, load };
-            self.send_owing(to, request, parcel.owes(to));
+            let bytes = parcel.data_bytes() as usize;
+            self.send_encoded(to, request, None, parcel.owes(to), |envelope| {
+                let mut encoded = envelope.encode_before_data(bytes, bytes);
+                encoded.extend_from_slice(&parcel.inline);
+                parcel.regions.iter().for_each(|region| encoded.extend_from_slice(region));
+                encoded
+            });
             self.item_at(key, at).ways = ways;
         }
         self.item_at(key, at).parcel = Some(parcel);
@@ -334,7 +353,8 @@ impl Engine {
         (head, ways)
     }
 
-    /// (C) to (H): the head, then pieces, as many as the window lets. True when all are gone.
+    /// Sends the head, then as many pieces as the window permits ((C) to (H)). Returns true when all have
+    /// been sent.
     fn send_pieces(&mut self, key: FlowKey, at: usize) -> bool {
         let window = (self.config.piece_bytes * self.config.window_pieces) as u64;
         let item = self.item_at(key, at);
@@ -342,12 +362,12 @@ impl Engine {
         let number = item.number;
         if !begun {
             let parcel = item.parcel.take().expect("a message that is being sent is here");
-            // A port does not follow a node into its death.
+            // A port must not be sent to a node that has died.
             let can_go = self.ports_can_leave(&parcel) && !self.is_gone(to);
             if can_go {
                 let (head, ways) = self.head_of(&parcel, to);
                 let begin = Packet::Begin { flow: key, number, head, released: &parcel.released };
-                self.send_owing(to, begin, parcel.owes(to));
+                self.send_encoded(to, begin, None, parcel.owes(to), |envelope| envelope.encode());
                 self.item_at(key, at).ways = ways;
             }
             self.item_at(key, at).parcel = Some(parcel);
@@ -359,9 +379,20 @@ impl Engine {
         let parcel = item.parcel.take().expect("a message that is being sent is here");
         let total = parcel.data_bytes();
         while sent < total && sent < came + window {
-            let bytes = piece(&parcel, sent, self.config.piece_bytes);
-            self.send(to, Packet::Data { flow: key, number, offset: sent, bytes });
-            sent += bytes.len() as u64;
+            let (region, range) = piece(&parcel, sent, self.config.piece_bytes);
+            let (offset, bytes) = (sent, range.len() as u64);
+            match region {
+                None => {
+                    let bytes = &parcel.inline[range];
+                    self.send(to, Packet::Data { flow: key, number, offset, bytes });
+                }
+                Some(region) => {
+                    let data = Packet::Data { flow: key, number, offset, bytes: &[] };
+                    let tail = Tail { region: parcel.regions[region].clone(), range };
+                    self.send_with_tail(to, data, tail);
+                }
+            }
+            sent += bytes;
         }
         let item = self.item_at(key, at);
         item.parcel = Some(parcel);
@@ -369,14 +400,15 @@ impl Engine {
         sent == total
     }
 
-    /// The item of a flow that an answer is about, if it stands as the answer says.
+    /// Returns the item of a flow that an answer is about, if its stage fits the answer.
     fn find(&mut self, key: FlowKey, number: u64) -> Option<(usize, &mut Item)> {
         let items = &mut self.flows.get_mut(&key)?.items;
         items.iter_mut().enumerate().find(|(_, item)| item.number == number)
     }
 
-    /// (I): the message is in the queue.
-    pub(super) fn message_queued(&mut self, from: NodeId, key: FlowKey, number: u64) {
+    /// Handles that the message is in the queue (I).
+    pub(super) fn message_queued(&mut self, from: NodeId, answered: Answered) {
+        let Answered { flow: key, number, moves } = answered;
         let Some((at, item)) = self.find(key, number) else { return };
         let awaited = match item.stage {
             Stage::Requested(node) | Stage::Permitted { at: node, .. } => node == from,
@@ -385,22 +417,25 @@ impl Engine {
         if !awaited {
             return;
         }
-        item.stage = Stage::Queued(from);
+        item.stage = Stage::Queued(item.note_queued(from, moves));
         let (origin, sequence, by_once) = (item.origin, item.sequence, item.by_once);
         self.close_item(key, at);
         if let FlowKey::Relay(port) = key
             && !by_once
             && origin != from
         {
-            self.send(origin, Packet::Relayed { port, sequence, at: from });
+            self.send(origin, Packet::Relayed { port, sequence, at: from, moves });
         }
         if !matches!(key, FlowKey::Own(_)) {
             self.drop_item(key, at);
+        } else if !self.deaths.dead.is_empty() {
+            self.skip_lost(key.port());
         }
         self.todo.flows.insert(key);
     }
 
-    /// The message has left this node's keeping, with its rights and the right that it was sent by.
+    /// Removes a message that this node does not hold any more, with its rights and the right that it was
+    /// sent by.
     pub(super) fn close_item(&mut self, key: FlowKey, at: usize) {
         let item = self.item_at(key, at);
         let (parcel, ways) = (item.parcel.take(), core::mem::take(&mut item.ways));
@@ -426,19 +461,20 @@ impl Engine {
         }
     }
 
-    /// Not now. The message is here still, and its rights come back.
+    /// Handles that a request must wait. This node still holds the message, and gets its rights back.
     pub(super) fn told_to_wait(&mut self, from: NodeId, key: FlowKey, number: u64) {
         let is_still_there = self.place_of(key.port()) == Some(from);
         if self.take_back(from, key, number)
             && let Some(flow) = self.flows.get_mut(&key)
         {
-            // What the port's former node says has no end: the present one is asked.
+            // An answer of the port's former node does not lead to a `Ready`: the request goes to the present
+            // one.
             flow.waiting |= is_still_there;
             self.todo.flows.insert(key);
         }
     }
 
-    /// A request was refused: whether it was out.
+    /// Takes back a refused request. Returns true if it was out.
     fn take_back(&mut self, from: NodeId, key: FlowKey, number: u64) -> bool {
         let Some((at, item)) = self.find(key, number) else { return false };
         if item.stage != Stage::Requested(from) {
@@ -449,7 +485,7 @@ impl Engine {
         true
     }
 
-    /// The rights of a message that was refused.
+    /// Takes back the rights of a message that was refused.
     pub(super) fn take_rights_back(&mut self, key: FlowKey, at: usize, from: NodeId) {
         let ways = core::mem::take(&mut self.item_at(key, at).ways);
         for (index, way) in ways.into_iter().enumerate() {
@@ -487,7 +523,7 @@ impl Engine {
         }
     }
 
-    /// The port's node knows of no such right: the message is destroyed.
+    /// Destroys the message: the port's node knows no such right.
     pub(super) fn denied(&mut self, from: NodeId, key: FlowKey, number: u64) {
         if self.take_back(from, key, number)
             && let Some((at, _)) = self.find(key, number)
@@ -498,7 +534,7 @@ impl Engine {
         }
     }
 
-    /// A message that will not be sent.
+    /// Destroys a message that will not be sent.
     pub(super) fn destroy_item(&mut self, key: FlowKey, at: usize) {
         let parcel = self.item_at(key, at).parcel.take();
         if let Some(parcel) = parcel {
@@ -509,7 +545,8 @@ impl Engine {
         }
     }
 
-    /// The receivers have taken messages off the queue: there is room in the sender's copy of it.
+    /// Handles that receivers have taken messages off the queue, so that there is room in the sender's copy
+    /// of it.
     pub(super) fn messages_accepted(&mut self, port: PortId, through: u64) {
         let key = FlowKey::Own(port);
         while let Some(flow) = self.flows.get(&key)
@@ -521,7 +558,7 @@ impl Engine {
         }
     }
 
-    /// The one message of a send-once right whose port has come to this node meanwhile.
+    /// Delivers the one message of a send-once right whose port has come to this node meanwhile.
     fn once_came_home(&mut self, key: FlowKey) -> bool {
         let FlowKey::Once(port, serial) = key else { return false };
         let unsent = self
@@ -536,7 +573,7 @@ impl Engine {
         true
     }
 
-    /// Threads that wait, in their order, while there is room in this node's copy of the queue.
+    /// Admits waiting threads, in their order, while there is room in this node's copy of the queue.
     pub(super) fn admit_own_threads(&mut self, key: FlowKey) {
         let FlowKey::Own(port) = key else { return };
         let is_here = self.known.get(&port).is_some_and(|known| known.body().is_some());
@@ -557,18 +594,18 @@ impl Engine {
         self.tell_accepting(port);
         let Some(flow) = self.flows.get(&key) else { return };
         let is_idle = flow.items.is_empty() && flow.blocked.is_empty() && flow.notify.is_none();
-        // The numbers go on where they were while the port is elsewhere.
+        // The numbers continue while the port is elsewhere.
         if is_idle && flow.next_number == 0 {
             self.flows.remove(&key);
         }
     }
 
-    /// Sends the message of the first thread that waits; false when none does.
+    /// Sends the message of the first thread that waits. Returns false if there is none.
     pub(super) fn admit_first_thread(&mut self, port: PortId) -> bool {
         let Some(flow) = self.flows.get_mut(&FlowKey::Own(port)) else { return false };
         let Some(Blocked { ticket, to, message, then }) = flow.blocked.pop_front() else { return false };
         self.deadlines.retain(|(_, waiting)| *waiting != ticket);
-        // The names may mean something else by now.
+        // The names may denote other rights by now.
         let checked = self.check_message(to, &message, None);
         match checked {
             Ok(Destination::Port(found)) if found == port => {
@@ -577,12 +614,9 @@ impl Engine {
                 }
                 self.send_now(to, message);
             }
-            Ok(_) => {
-                self.complete(ticket, Err(PortError::InvalidRight));
-                return true;
-            }
-            Err(error) => {
-                self.complete(ticket, Err(error));
+            wrong => {
+                self.return_message(ticket, message);
+                self.complete(ticket, Err(wrong.err().unwrap_or(PortError::InvalidRight)));
                 return true;
             }
         }
@@ -594,7 +628,7 @@ impl Engine {
         true
     }
 
-    /// Threads of the port's own node wait in the same line as other nodes do.
+    /// Queues the waiting threads of the port's own node among the requests of other nodes.
     fn park_own_threads(&mut self, port: PortId) {
         let (me, key) = (self.me, FlowKey::Own(port));
         let waits =
@@ -619,7 +653,7 @@ impl Engine {
         self.todo.rooms.insert(port);
     }
 
-    /// Tells who has asked that the port takes messages again.
+    /// Informs the program that requested it that the port accepts messages again.
     pub(super) fn tell_accepting(&mut self, port: PortId) {
         if self.must_wait(Destination::Port(port)) {
             return;
@@ -636,18 +670,21 @@ impl Engine {
             self.flows.iter().find(|(_, flow)| flow.blocked.iter().any(|blocked| blocked.ticket == ticket));
         let Some((&key, _)) = holding else { return false };
         let Some(flow) = self.flows.get_mut(&key) else { return false };
-        flow.blocked.retain(|blocked| blocked.ticket != ticket);
+        let at = flow.blocked.iter().position(|blocked| blocked.ticket == ticket);
+        let message = at.and_then(|at| flow.blocked.remove(at)).map(|blocked| blocked.message);
+        message.into_iter().for_each(|message| self.return_message(ticket, message));
         self.todo.rooms.insert(key.port());
         self.todo.flows.insert(key);
         true
     }
 
-    /// The name of a right for which threads wait, or messages are under way, does not matter here: names are
-    /// looked at again.
+    /// Ends the waits for room at a port. The names of their rights do not matter here, because names are
+    /// checked again.
     pub(super) fn fail_blocked(&mut self, port: PortId, error: PortError) {
         let Some(flow) = self.flows.get_mut(&FlowKey::Own(port)) else { return };
         for blocked in core::mem::take(&mut flow.blocked) {
             self.deadlines.retain(|(_, waiting)| *waiting != blocked.ticket);
+            self.return_message(blocked.ticket, blocked.message);
             self.complete(blocked.ticket, Err(error));
         }
     }
@@ -657,24 +694,18 @@ impl Engine {
     }
 }
 
-/// Inline data and regions, one after the other.
-fn concatenated(parcel: &Parcel) -> Vec<u8> {
-    let mut data = Vec::with_capacity(parcel.data_bytes() as usize);
-    data.extend_from_slice(&parcel.inline);
-    parcel.regions.iter().for_each(|region| data.extend_from_slice(region));
-    data
-}
-
-/// The piece that begins at `offset` of the data: at most `bytes_max` bytes of one region.
-fn piece(parcel: &Parcel, offset: u64, bytes_max: usize) -> &[u8] {
+/// Returns the piece that begins at `offset` of the data, which is before their end: the region, or `None`
+/// for inline data, and the range in it, at most `bytes_max` long.
+fn piece(parcel: &Parcel, offset: u64, bytes_max: usize) -> (Option<usize>, Range<usize>) {
+    let regions = parcel.regions.iter().enumerate().map(|(at, region)| (Some(at), region.len()));
     let mut start = 0;
-    for part in core::iter::once(&parcel.inline).chain(&parcel.regions) {
-        let end = start + part.len() as u64;
+    for (region, bytes) in core::iter::once((None, parcel.inline.len())).chain(regions) {
+        let end = start + bytes as u64;
         if offset < end {
             let from = (offset - start) as usize;
-            return &part[from..part.len().min(from + bytes_max)];
+            return (region, from..bytes.min(from + bytes_max));
         }
         start = end;
     }
-    &[]
+    unreachable!("a piece begins before the end of the data")
 }

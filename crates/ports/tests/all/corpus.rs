@@ -1,9 +1,9 @@
-//! What takes in a peer's bytes: packets of every kind, and seeded mutations of them.
+//! Handling of a peer's bytes: packets of every kind, and seeded mutations of them.
 
 use hiroba_base::{NodeId, RngExt, seeded};
 use hiroba_ports::wire::{
-    Acceptance, BodyOnWire, Envelope, FlowKey, Head, HolderOnWire, Journey, Load, OnceOnWire, Packet,
-    RightOnWire,
+    Acceptance, Answered, BodyOnWire, Envelope, FlowKey, Head, HolderOnWire, Journey, Load, OnceOnWire,
+    Packet, RightOnWire, Word,
 };
 use hiroba_ports::{DataType, Once, PortId, fuzzing};
 
@@ -18,6 +18,7 @@ fn head() -> Head {
         make_send: 2,
         next_once: 4,
         journey: 3,
+        moves: 1,
         holders: vec![holder],
         onces: vec![(1, 2, NodeId(1))],
         former: vec![NodeId(2)],
@@ -49,19 +50,18 @@ pub fn examples() -> Vec<Vec<u8>> {
     let once = Once { port, serial: 0, hop: 1 };
     let whole = Load::Whole { head: small, released: b"seen", data: b"fourabc" };
     let packets = vec![
-        Packet::Acceptances,
+        Packet::WordAlone,
         Packet::Request { flow, number, origin: NodeId(2), sequence: 0, hop: 0, load: whole },
         Packet::Request { flow, number, origin: NodeId(2), sequence: 0, hop: 0, load: Load::Bytes(7) },
         Packet::Begin { flow, number, head: head(), released: b"seen" },
         Packet::Data { flow, number, offset: 0, bytes: b"four" },
-        Packet::Queued { flow, number },
         Packet::Wait { flow: FlowKey::Relay(port), number },
         Packet::Ready { flow: FlowKey::Once(port, 1) },
         Packet::Permit { flow, number },
         Packet::More { flow, number, through: 4 },
         Packet::Denied { flow, number },
         Packet::Moved { port, to: NodeId(2) },
-        Packet::Relocated { port, to: NodeId(2) },
+        Packet::Relocated { port, to: NodeId(2), moves: 1 },
         Packet::Dead { port },
         Packet::Taken { port },
         Packet::Report { port, holds: true, seen: 1, version: 1 },
@@ -71,12 +71,15 @@ pub fn examples() -> Vec<Vec<u8>> {
         Packet::Claimed { once },
         Packet::UnpinOnce { once },
         Packet::Skip { port, through: 3 },
-        Packet::Relayed { port, sequence: 0, at: NodeId(2) },
+        Packet::Relayed { port, sequence: 0, at: NodeId(2), moves: 1 },
+        Packet::Told { node: NodeId(0) },
         Packet::Mourned { node: NodeId(0) },
         Packet::Circle { port, path: vec![Journey { port: service, number: 2 }], again: 0 },
     ];
-    let accepted = vec![Acceptance { port, through: 5 }];
-    packets.into_iter().map(|packet| Envelope { accepted: accepted.clone(), packet }.encode()).collect()
+    let (queued, accepted) =
+        (vec![Answered { flow, number, moves: 1 }], vec![Acceptance { port, through: 5 }]);
+    let word = Word { queued, accepted };
+    packets.into_iter().map(|packet| Envelope { word: word.clone(), packet }.encode()).collect()
 }
 
 #[test]
@@ -102,7 +105,7 @@ fn any_bytes_are_taken_without_a_panic() {
     }
 }
 
-/// Writes the examples where the fuzz target's corpus lies: `HIROBA_PORTS_CORPUS=DIRECTORY`.
+/// Writes the examples to the fuzz target's corpus: `HIROBA_PORTS_CORPUS=DIRECTORY`.
 #[test]
 fn the_corpus_can_be_written() {
     let Some(directory) = std::env::var_os("HIROBA_PORTS_CORPUS") else { return };

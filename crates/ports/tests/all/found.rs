@@ -1,11 +1,15 @@
-//! What random programs have found, shrunk: each failed before its fault was mended.
+//! Shrunk failures of random programs: each failed before its bug was fixed.
 
-use crate::random::{Op, run};
+use crate::random::{Op, run, tight};
 use crate::simulator::Faithful;
 
 fn runs(nodes: u16, seed: u64, ops: &[Op]) {
-    let deaths = ops.iter().any(|op| matches!(op, Op::Kill { .. }));
-    assert_eq!(run(nodes, seed, deaths, ops, Box::new(Faithful)), Ok(()));
+    runs_with(2, nodes, seed, ops);
+}
+
+/// Runs a program with this maximum number of unanswered requests.
+fn runs_with(requests_max: usize, nodes: u16, seed: u64, ops: &[Op]) {
+    assert_eq!(run(nodes, tight(requests_max), seed, ops, Box::new(Faithful)), Ok(()));
 }
 
 #[test]
@@ -23,7 +27,7 @@ fn a_message_follows_those_that_wait() {
     runs(3, 0, &ops);
 }
 
-/// A right to it was on its way: what was counted before its death counts on.
+/// A right to the port was on its way: its counts from before the death still matter.
 #[test]
 fn rights_to_a_dead_port_are_released_once_each() {
     let ops = [
@@ -74,7 +78,7 @@ fn a_port_that_died_is_known_again() {
     runs(4, 6_308_576_214_997_345_390, &ops);
 }
 
-/// It cannot be enqueued, and closes a circle all the same.
+/// The message cannot be enqueued, and closes a circle nevertheless.
 #[test]
 fn a_port_waits_for_room_in_its_own_queue() {
     let ops = [
@@ -314,4 +318,172 @@ fn what_a_port_that_comes_home_was_sent_before_comes_first() {
         Op::Send { node: 199, to: 0, rights: vec![], size: 0, waits: 0 },
     ];
     runs(4, 8_643_630_840_942_270_608, &ops);
+}
+
+#[test]
+fn word_from_before_a_port_was_here_is_not_believed() {
+    let ops = [
+        Op::Deliver { packets: 1 },
+        Op::Send { node: 106, to: 145, rights: vec![(58, 90)], size: 0, waits: 68 },
+        Op::Receive { node: 8, from: 0, waits: true },
+        Op::Deliver { packets: 74 },
+        Op::Send { node: 197, to: 146, rights: vec![(15, 29)], size: 106, waits: 44 },
+        Op::Deliver { packets: 109 },
+        Op::Receive { node: 35, from: 0, waits: true },
+        Op::Send { node: 32, to: 215, rights: vec![(29, 0)], size: 84, waits: 4 },
+        Op::Send { node: 127, to: 0, rights: vec![], size: 74, waits: 112 },
+        Op::Send { node: 98, to: 128, rights: vec![(27, 6)], size: 58, waits: 88 },
+        Op::Send { node: 13, to: 157, rights: vec![], size: 154, waits: 28 },
+        Op::Send { node: 137, to: 0, rights: vec![(43, 134)], size: 0, waits: 0 },
+        Op::Send { node: 26, to: 146, rights: vec![], size: 0, waits: 68 },
+        Op::Receive { node: 5, from: 0, waits: true },
+        Op::Send { node: 14, to: 27, rights: vec![], size: 0, waits: 128 },
+        Op::GiveUp { node: 159, name: 225, whole: false },
+        Op::GiveUp { node: 211, name: 100, whole: false },
+        Op::Allocate { node: 1 },
+        Op::Receive { node: 52, from: 0, waits: false },
+        Op::Deliver { packets: 145 },
+        Op::Kill { node: 214 },
+        Op::Deliver { packets: 133 },
+        Op::Receive { node: 10, from: 0, waits: true },
+        Op::Deliver { packets: 162 },
+        Op::Deliver { packets: 140 },
+        Op::GiveUp { node: 255, name: 65, whole: false },
+        Op::Kill { node: 130 },
+        Op::Deliver { packets: 226 },
+        Op::Deliver { packets: 34 },
+        Op::Deliver { packets: 5 },
+        Op::Deliver { packets: 218 },
+        Op::NoSenders { node: 0, port: 0 },
+    ];
+    runs(5, 17_825_481_464_440_838_798, &ops);
+}
+
+#[test]
+fn a_message_that_waits_is_not_skipped_with_lost_ones_behind_it() {
+    let ops = [
+        Op::Send { node: 17, to: 27, rights: vec![], size: 0, waits: 8 },
+        Op::Send { node: 46, to: 28, rights: vec![], size: 0, waits: 4 },
+        Op::Send { node: 201, to: 0, rights: vec![(60, 19)], size: 0, waits: 144 },
+        Op::Receive { node: 87, from: 0, waits: true },
+        Op::Send { node: 170, to: 251, rights: vec![], size: 0, waits: 52 },
+        Op::Send { node: 53, to: 249, rights: vec![(17, 43), (228, 12)], size: 92, waits: 20 },
+        Op::Deliver { packets: 128 },
+        Op::Send { node: 35, to: 25, rights: vec![], size: 0, waits: 4 },
+        Op::Receive { node: 130, from: 0, waits: false },
+        Op::Send { node: 218, to: 61, rights: vec![(27, 32), (54, 91), (220, 126)], size: 54, waits: 96 },
+        Op::Send { node: 8, to: 0, rights: vec![], size: 0, waits: 64 },
+        Op::Receive { node: 24, from: 0, waits: false },
+        Op::Send { node: 16, to: 1, rights: vec![], size: 51, waits: 0 },
+        Op::Deliver { packets: 26 },
+        Op::Receive { node: 255, from: 0, waits: true },
+        Op::GiveUp { node: 238, name: 5, whole: false },
+        Op::Send { node: 234, to: 125, rights: vec![(130, 49)], size: 84, waits: 88 },
+        Op::Receive { node: 105, from: 0, waits: false },
+        Op::Send { node: 14, to: 3, rights: vec![(145, 43), (83, 230)], size: 7, waits: 0 },
+        Op::Deliver { packets: 162 },
+        Op::Send { node: 154, to: 74, rights: vec![], size: 0, waits: 0 },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::Deliver { packets: 231 },
+        Op::Receive { node: 107, from: 0, waits: false },
+        Op::Deliver { packets: 150 },
+        Op::Deliver { packets: 64 },
+        Op::Receive { node: 45, from: 0, waits: true },
+        Op::Send { node: 113, to: 0, rights: vec![], size: 0, waits: 0 },
+        Op::Deliver { packets: 181 },
+        Op::Kill { node: 24 },
+    ];
+    runs_with(4, 5, 7_095_573_098_502_992_939, &ops);
+}
+
+#[test]
+fn what_is_permitted_goes_on_behind_what_waits() {
+    let ops = [
+        Op::Deliver { packets: 1 },
+        Op::Receive { node: 0, from: 0, waits: true },
+        Op::Deliver { packets: 2 },
+        Op::Allocate { node: 15 },
+        Op::Deliver { packets: 1 },
+        Op::Send { node: 54, to: 115, rights: vec![(14, 199), (70, 91)], size: 0, waits: 52 },
+        Op::Deliver { packets: 7 },
+        Op::Deliver { packets: 1 },
+        Op::Allocate { node: 71 },
+        Op::Allocate { node: 135 },
+        Op::Deliver { packets: 1 },
+        Op::Receive { node: 0, from: 0, waits: false },
+        Op::Allocate { node: 144 },
+        Op::Send { node: 128, to: 182, rights: vec![(235, 29)], size: 60, waits: 104 },
+        Op::Send { node: 72, to: 245, rights: vec![(10, 91)], size: 143, waits: 32 },
+        Op::Send { node: 214, to: 19, rights: vec![(236, 103)], size: 84, waits: 16 },
+        Op::Send { node: 152, to: 97, rights: vec![], size: 126, waits: 32 },
+        Op::Deliver { packets: 18 },
+        Op::Send { node: 76, to: 88, rights: vec![], size: 164, waits: 4 },
+        Op::Send { node: 104, to: 0, rights: vec![(199, 14)], size: 0, waits: 0 },
+        Op::Send { node: 44, to: 0, rights: vec![], size: 0, waits: 0 },
+        Op::Receive { node: 43, from: 0, waits: false },
+        Op::Send { node: 86, to: 189, rights: vec![(208, 191)], size: 227, waits: 0 },
+        Op::Send { node: 212, to: 106, rights: vec![(104, 5)], size: 100, waits: 228 },
+        Op::Deliver { packets: 14 },
+        Op::Deliver { packets: 3 },
+        Op::Receive { node: 3, from: 0, waits: true },
+        Op::Deliver { packets: 110 },
+        Op::Allocate { node: 223 },
+        Op::Deliver { packets: 17 },
+        Op::Send { node: 15, to: 89, rights: vec![], size: 0, waits: 0 },
+        Op::Deliver { packets: 139 },
+        Op::Receive { node: 28, from: 0, waits: false },
+        Op::Send { node: 127, to: 0, rights: vec![(19, 160), (19, 131)], size: 0, waits: 0 },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::Send { node: 223, to: 26, rights: vec![], size: 103, waits: 0 },
+    ];
+    runs_with(4, 5, 6_835_664_587_083_322_497, &ops);
+}
+
+#[test]
+fn who_gets_a_port_that_it_has_asked_about_mourns() {
+    let ops = [
+        Op::Receive { node: 0, from: 0, waits: true },
+        Op::Allocate { node: 157 },
+        Op::Deliver { packets: 98 },
+        Op::Send { node: 198, to: 151, rights: vec![(196, 187), (70, 133)], size: 0, waits: 20 },
+        Op::Allocate { node: 5 },
+        Op::Send { node: 237, to: 57, rights: vec![(7, 125), (42, 31), (14, 104)], size: 214, waits: 40 },
+        Op::Send { node: 127, to: 127, rights: vec![(20, 29), (181, 7)], size: 0, waits: 72 },
+        Op::Deliver { packets: 165 },
+        Op::GiveUp { node: 8, name: 182, whole: false },
+        Op::Deliver { packets: 73 },
+        Op::Receive { node: 105, from: 6, waits: true },
+        Op::Send { node: 234, to: 145, rights: vec![], size: 154, waits: 4 },
+        Op::Send { node: 0, to: 1, rights: vec![(38, 85), (41, 128), (19, 48)], size: 186, waits: 16 },
+        Op::Receive { node: 16, from: 0, waits: true },
+        Op::GiveUp { node: 111, name: 113, whole: false },
+        Op::Deliver { packets: 85 },
+        Op::Deliver { packets: 21 },
+        Op::Deliver { packets: 250 },
+        Op::Deliver { packets: 131 },
+        Op::Deliver { packets: 226 },
+        Op::Send { node: 89, to: 83, rights: vec![(169, 66), (125, 14)], size: 0, waits: 44 },
+        Op::Deliver { packets: 60 },
+        Op::Deliver { packets: 1 },
+        Op::Deliver { packets: 1 },
+        Op::Receive { node: 234, from: 0, waits: false },
+        Op::Receive { node: 17, from: 103, waits: true },
+        Op::Send { node: 4, to: 0, rights: vec![(0, 30), (4, 0)], size: 0, waits: 0 },
+        Op::Receive { node: 40, from: 0, waits: true },
+        Op::Deliver { packets: 7 },
+        Op::Deliver { packets: 1 },
+        Op::Receive { node: 24, from: 0, waits: false },
+        Op::Send { node: 106, to: 0, rights: vec![], size: 84, waits: 0 },
+        Op::Deliver { packets: 5 },
+        Op::Receive { node: 74, from: 0, waits: false },
+        Op::Kill { node: 5 },
+        Op::Deliver { packets: 25 },
+        Op::Deliver { packets: 76 },
+        Op::Deliver { packets: 28 },
+        Op::Kill { node: 68 },
+        Op::Deliver { packets: 121 },
+        Op::Send { node: 179, to: 166, rights: vec![(134, 157)], size: 0, waits: 0 },
+        Op::Allocate { node: 0 },
+    ];
+    runs_with(4, 5, 387_993_559_686_736_569, &ops);
 }

@@ -1,7 +1,6 @@
-//! What rights and queues are, in one place and without a protocol: the reference that random programs are
-//! held against.
+//! The reference model for random programs: rights and queues in one place, without a protocol.
 //!
-//! It hears of calls when they end, in that order. What a port's death destroys is worked out when nothing is
+//! It gets each call when it ends, in that order. It computes what a port's death destroys when nothing is
 //! under way.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +10,7 @@ use hiroba_ports::{Disposition, Message, Name, PortId, Received, RightKind, Righ
 
 use crate::simulator::{Cluster, bytes_type};
 
-/// Ids of the model's messages begin here; those of notifications are below.
+/// The first id of the model's messages; those of notifications are below.
 pub const FIRST_ID: u32 = 1_000_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +31,7 @@ struct Sent {
     received: bool,
 }
 
-/// Lengths of a message's data; what they are follows from its id.
+/// The lengths of a message's data; the bytes follow from its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub inline: usize,
@@ -46,7 +45,7 @@ pub struct Model {
     dead: BTreeSet<PortId>,
     messages: BTreeMap<u32, Sent>,
     next_id: u32,
-    /// Ports that must turn out to be dead, since a call failed or a right came as a dead name.
+    /// Ports that must turn out to be dead, because a call failed or a right came as a dead name.
     assumed_dead: Vec<(PortId, String)>,
     last: BTreeMap<(NodeId, PortId), u32>,
 }
@@ -57,7 +56,7 @@ fn pattern(id: u32, part: usize, bytes: usize) -> Vec<u8> {
 }
 
 impl Model {
-    /// Takes over what is there when nothing is under way.
+    /// Takes over the state of a cluster in which nothing is under way.
     pub fn of(cluster: &Cluster) -> Model {
         let mut model = Model { next_id: FIRST_ID, ..Model::default() };
         for (node, audit) in cluster.audits() {
@@ -90,7 +89,7 @@ impl Model {
         }
     }
 
-    /// A message with the data that its id says.
+    /// Returns a message with the data that follow from its id.
     pub fn message(&mut self, shape: &Shape, rights: Vec<RightToSend>) -> Message {
         let id = self.next_id;
         self.next_id += 1;
@@ -100,7 +99,7 @@ impl Model {
         Message { id, types: bytes_type(&inline), inline, regions, rights, ..Message::default() }
     }
 
-    /// Whether the node has this right now.
+    /// Returns true if the node has this right now.
     pub fn has(&self, node: NodeId, right: RightToSend) -> bool {
         let Some(held) = self.tables.get(&(node, right.name)) else { return false };
         match right.disposition {
@@ -143,7 +142,7 @@ impl Model {
         }
     }
 
-    /// A send has ended well.
+    /// Notes that a send has succeeded.
     pub fn sent(&mut self, node: NodeId, to: RightToSend, message: &Message) -> Result<(), String> {
         let (kind, port) = self.take(node, to)?;
         let rights =
@@ -156,7 +155,8 @@ impl Model {
         Ok(())
     }
 
-    /// A message was received. `is_exact` is false where nodes die: what was lost with them is not known.
+    /// Checks a received message. `is_exact` is false if nodes die, because what was lost with them is not
+    /// known.
     pub fn received(
         &mut self,
         node: NodeId,
@@ -230,7 +230,7 @@ impl Model {
             && is_exact
             && !self.dead.contains(&port)
         {
-            // The other is a dead name by now, and this one will be.
+            // The other is a dead name by now, and this one will become one.
             self.assumed_dead.push((port, format!("node {node} calls it by two names")));
         }
         let held = self.tables.entry((node, name)).or_default();
@@ -246,14 +246,14 @@ impl Model {
         Ok(())
     }
 
-    /// A call failed with a word about names: was it right?
+    /// Checks that a call failed correctly with an error about names.
     pub fn failed(&mut self, node: NodeId, rights: &[RightToSend], why: &str) -> Result<(), String> {
         let ports: Vec<_> =
             rights.iter().filter_map(|right| self.tables.get(&(node, right.name))?.port).collect();
         let has_all = rights.iter().all(|right| self.has(node, *right));
         let distinct: BTreeSet<_> = rights.iter().map(|right| right.name).collect();
         if has_all && distinct.len() == rights.len() {
-            // Only a port's death explains it; one of them it must be.
+            // Only a port's death explains it; one of them must be dead.
             match ports.as_slice() {
                 [] => return Err(format!("node {node}: {why}, with no right to blame")),
                 [port] => self.assumed_dead.push((*port, why.to_owned())),
@@ -263,7 +263,7 @@ impl Model {
         Ok(())
     }
 
-    /// Everything that a name denotes is given up, or one user reference.
+    /// Notes that all that a name denotes is given up, or one user reference.
     pub fn given_up(&mut self, node: NodeId, name: Name, whole: bool) -> Result<(), String> {
         let Some(held) = self.tables.get_mut(&(node, name)) else {
             return Err(format!("node {node} gave up a name that it does not have"));
@@ -280,7 +280,7 @@ impl Model {
         Ok(())
     }
 
-    /// Ports whose receive rights are in each other's queues.
+    /// Returns the ports whose receive rights are in each other's queues.
     fn circles(&self) -> BTreeSet<PortId> {
         let waiting = self.messages.values().filter(|sent| !sent.received);
         let moved = waiting.flat_map(|sent| sent.rights.iter().map(|right| (*right, sent.to)));
@@ -295,7 +295,7 @@ impl Model {
         into.keys().filter(returns).copied().collect()
     }
 
-    /// What a port's death has brought with it.
+    /// Computes the consequences of ports' deaths.
     fn work_out_deaths(&mut self) {
         self.dead.extend(self.circles());
         loop {
@@ -312,8 +312,8 @@ impl Model {
         }
     }
 
-    /// Nothing is under way, and every port that can be received from is empty: are the nodes as the model
-    /// says?
+    /// Checks that the nodes are as in the model. Nothing may be under way, and every port that can receive
+    /// must be empty.
     pub fn compare(&mut self, cluster: &Cluster) -> Result<(), String> {
         self.work_out_deaths();
         for (port, why) in &self.assumed_dead {

@@ -1,33 +1,33 @@
-//! Planted bugs: what a node says is lost, doubled or altered, without touching the engine. Each breaks one
-//! duty of the protocol, and random programs must notice within a bounded number of them: by the model, by
-//! what must hold at rest, or by an engine's own assertion.
+//! Planted bugs: messages of a node are lost, doubled or altered, without changes to the engine. Each breaks
+//! one duty of the protocol, and random programs must detect it within a bounded number of them: by the
+//! model, by the conditions at rest, or by an engine's own assertion.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use hiroba_base::NodeId;
-use hiroba_ports::wire::{Acceptance, Envelope, FlowKey, Head, Load, OnceOnWire, Packet, RightOnWire};
+use hiroba_ports::wire::{Acceptance, Envelope, FlowKey, Head, Load, OnceOnWire, Packet, RightOnWire, Word};
 use hiroba_ports::{Call, Config, Disposition, Message, Outcome, Patience, right};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
-use crate::random::{ops, run};
+use crate::random::{ops, run, tight};
 use crate::simulator::{Cluster, Mutation, bytes_message, send};
 
-/// What becomes of a packet.
+/// The treatment of a packet.
 enum Fate {
     Sent,
     Lost,
     Twice,
 }
 
-type Wrong = fn(&mut Packet<'_>, &mut Vec<Acceptance>) -> Fate;
+type Wrong = fn(&mut Packet<'_>, &mut Word) -> Fate;
 
 struct Mutant(Wrong);
 
 impl Mutation for Mutant {
     fn on_send(&mut self, _from: NodeId, _to: NodeId, bytes: Vec<u8>) -> Vec<Vec<u8>> {
         let Ok(mut envelope) = Envelope::decode(&bytes, u16::MAX) else { return vec![bytes] };
-        let fate = (self.0)(&mut envelope.packet, &mut envelope.accepted);
+        let fate = (self.0)(&mut envelope.packet, &mut envelope.word);
         let altered = envelope.encode();
         match fate {
             Fate::Sent => vec![altered],
@@ -57,10 +57,15 @@ fn on_bodies(packet: &mut Packet<'_>, change: fn(&mut hiroba_ports::wire::BodyOn
     Fate::Sent
 }
 
-/// Name, whether nodes must die for it to show, and the bug.
+/// The name of each bug, whether it shows only if nodes die, and the bug.
 const MUTANTS: &[(&str, bool, Wrong)] = &[
-    ("a message in the queue is not said to be", false, |packet, _| {
-        lost_if(matches!(packet, Packet::Queued { .. }))
+    ("a message in the queue is not said to be", false, |_, word| {
+        word.queued.clear();
+        Fate::Sent
+    }),
+    ("another message is said to be in the queue", false, |_, word| {
+        word.queued.iter_mut().for_each(|answered| answered.number += 1);
+        Fate::Sent
     }),
     ("a small request comes twice", false, |packet, _| match packet {
         Packet::Request { load: Load::Whole { .. }, .. } => Fate::Twice,
@@ -86,13 +91,15 @@ const MUTANTS: &[(&str, bool, Wrong)] = &[
         }
         Fate::Sent
     }),
-    ("messages taken are not told of", false, |_, accepted| {
-        accepted.clear();
+    ("messages taken are not told of", false, |_, word| {
+        word.accepted.clear();
         Fate::Sent
     }),
-    ("messages not taken are said to be", false, |packet, accepted| {
-        if let Packet::Queued { flow: FlowKey::Own(port), number } = packet {
-            accepted.push(Acceptance { port: *port, through: *number + 3 });
+    ("messages not taken are said to be", false, |_, word| {
+        for answered in &word.queued {
+            if let FlowKey::Own(port) = answered.flow {
+                word.accepted.push(Acceptance { port, through: answered.number + 3 });
+            }
         }
         Fate::Sent
     }),
@@ -180,10 +187,13 @@ const MUTANTS: &[(&str, bool, Wrong)] = &[
     ("a port forgets who waits for its senders to end", false, |packet, _| {
         on_bodies(packet, |body| body.no_senders = None)
     }),
+    ("a node does not say that it has told of ports", true, |packet, _| {
+        lost_if(matches!(packet, Packet::Told { .. }))
+    }),
     ("a node does not mourn", true, |packet, _| lost_if(matches!(packet, Packet::Mourned { .. }))),
 ];
 
-/// How many random programs a mutant may survive.
+/// The number of random programs that a mutant may survive.
 const PROGRAMS: usize = 1500;
 
 fn is_killed(wrong: Wrong, deaths: bool) -> Option<usize> {
@@ -193,7 +203,7 @@ fn is_killed(wrong: Wrong, deaths: bool) -> Option<usize> {
         let program = strategy.new_tree(&mut runner).expect("a program").current();
         let nodes = 3 + (*at % 3) as u16;
         let ran = catch_unwind(AssertUnwindSafe(|| {
-            run(nodes, *at as u64, deaths, &program, Box::new(Mutant(wrong)))
+            run(nodes, tight(2 + at / 2 % 2 * 4), *at as u64, &program, Box::new(Mutant(wrong)))
         }));
         !matches!(ran, Ok(Ok(())))
     })
@@ -220,14 +230,15 @@ fn without_a_bug_the_same_programs_run() {
         for at in 0..PROGRAMS / 3 {
             let program = strategy.new_tree(&mut runner).expect("a program").current();
             let nodes = 3 + (at % 3) as u16;
-            let ran = run(nodes, at as u64, deaths, &program, Box::new(Mutant(|_, _| Fate::Sent)));
+            let config = tight(2 + at / 2 % 2 * 4);
+            let ran = run(nodes, config, at as u64, &program, Box::new(Mutant(|_, _| Fate::Sent)));
             assert_eq!(ran, Ok(()), "program {at}, deaths: {deaths}");
         }
     }
 }
 
-/// A port leaves its node while messages come to it, the node dies, and their sender goes on. Whether all
-/// that is sent afterwards comes to the port; `None` if the port was lost.
+/// Runs a port that leaves its node while messages come to it; the node dies, and their sender continues.
+/// Returns whether all later messages reach the port, or `None` if the port was lost.
 fn comes_after_a_loss(seed: u64, steps: usize, wrong: Wrong) -> Option<bool> {
     let config = Config { queue_limit: 8, ..Config::default() };
     let mut cluster = Cluster::with_mutation(3, config, seed, Box::new(Mutant(wrong)));

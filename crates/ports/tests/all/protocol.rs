@@ -1,5 +1,7 @@
 //! The protocol of the paper's section 5, packet by packet.
 
+use core::time::Duration;
+
 use hiroba_ports::{Call, Config, Disposition, Message, Name, Outcome, Patience, RightToSend};
 
 use crate::simulator::{Cluster, bytes_message, copy_send, send};
@@ -15,19 +17,20 @@ fn packets(cluster: &Cluster, kind: &str) -> usize {
     cluster.packets.get(kind).copied().unwrap_or(0)
 }
 
-/// Section 5.2: a small message takes two messages, (A) and (I).
+/// Section 5.2: a small message takes two messages, (A) and (I). The second one also reports that it was
+/// taken.
 #[test]
 fn a_small_message_rides_on_its_request() {
     let (mut cluster, port, name) = pair(Config::default());
     cluster.now(0, send(name, bytes_message(b"four"), Patience::None)).expect("there is room");
     cluster.settle();
     assert_eq!(cluster.receive(1, port).inline, b"four");
-    assert_eq!((packets(&cluster, "request"), packets(&cluster, "queued")), (1, 1));
+    assert_eq!((packets(&cluster, "request"), packets(&cluster, "word alone")), (1, 1));
     assert_eq!((packets(&cluster, "permit"), packets(&cluster, "data")), (0, 0));
 }
 
-/// Section 5.2: a long one takes request, permission, head, pieces and (I), whatever its length: no turn of
-/// eight pages.
+/// Section 5.2: a long one takes request, permission, head, pieces and (I), whatever its length: there are no
+/// rounds of eight pages.
 #[test]
 fn a_long_message_is_permitted_once() {
     for pages in [1, 8, 9, 16, 17, 24, 25, 100] {
@@ -38,14 +41,15 @@ fn a_long_message_is_permitted_once() {
         cluster.settle();
         assert_eq!(cluster.receive(1, port).regions, [vec![7; pages * 4096]]);
         assert_eq!((packets(&cluster, "request"), packets(&cluster, "permit")), (1, 1));
-        assert_eq!((packets(&cluster, "data"), packets(&cluster, "queued")), (pages, 1), "{pages} pages");
+        assert_eq!((packets(&cluster, "data"), packets(&cluster, "word alone")), (pages, 1), "{pages} pages");
     }
 }
 
-/// Section 7: message-accepted lists ride on what goes back anyway, and are nowhere in the way of an answer.
+/// Section 7: returning packets carry message-accepted lists, and no list delays an answer.
 #[test]
 fn word_of_messages_taken_rides_on_answers() {
-    let (mut cluster, port, name) = pair(Config { queue_limit: 1000, ..Config::default() });
+    // A delay that does not end within a round.
+    let (mut cluster, port, name) = pair(Config { word_delay: Duration::from_secs(1), ..Config::default() });
     let reply_port = cluster.name(0, Call::AllocatePort);
     for round in 0..50u32 {
         let message = bytes_message(&round.to_le_bytes());
@@ -75,11 +79,11 @@ fn word_of_messages_taken_rides_on_answers() {
         assert_eq!(answer.inline, round.to_le_bytes());
     }
     assert_eq!(packets(&cluster, "request"), 100, "a request and an answer each");
-    assert!(packets(&cluster, "acceptances") <= 50, "{:?}", cluster.packets);
+    assert!(packets(&cluster, "word alone") <= 100, "that each is in its queue: {:?}", cluster.packets);
 }
 
 /// Section 4: reserve first. Without memory for it a message waits at its sender, and nothing is lost; other
-/// ports go on.
+/// ports are not affected.
 #[test]
 fn without_memory_long_messages_wait_and_other_ports_go_on() {
     let config = Config { ride_bytes: 100, message_bytes_max: 1000, memory_bytes: 1000, ..Config::default() };
@@ -102,7 +106,7 @@ fn without_memory_long_messages_wait_and_other_ports_go_on() {
     cluster.check_at_rest().expect("nothing is left over");
 }
 
-/// A full queue holds up only those that send to it.
+/// A full queue delays only those that send to it.
 #[test]
 fn a_full_queue_does_not_hold_up_other_ports() {
     let (mut cluster, _port, name) = pair(Config { queue_limit: 2, ..Config::default() });
@@ -119,11 +123,11 @@ fn a_full_queue_does_not_hold_up_other_ports() {
     }
 }
 
-/// What a peer may not say is refused, and changes nothing for others.
+/// A forged packet of a peer is refused, and changes nothing for others.
 #[test]
 fn a_forged_right_is_refused() {
     use hiroba_base::{Instant, NodeId};
-    use hiroba_ports::wire::{Envelope, FlowKey, Load, Packet};
+    use hiroba_ports::wire::{Envelope, FlowKey, Load, Packet, Word};
     let (mut cluster, port, name) = pair(Config::default());
     let id = cluster.engines[1].port_behind(name).or(cluster.engines[1].port_behind(port)).expect("a port");
     let mut third = Cluster::new(3, Config::default(), 1);
@@ -138,7 +142,7 @@ fn a_forged_right_is_refused() {
             hop: 9,
             load: Load::Bytes(10),
         };
-        let bytes = Envelope { accepted: Vec::new(), packet: request }.encode();
+        let bytes = Envelope { word: Word::default(), packet: request }.encode();
         let refused = third.engines[1].handle_message(NodeId(2), &bytes, Instant::ORIGIN);
         assert!(refused.is_err(), "node 2 has no right to {id}");
     }

@@ -1,4 +1,4 @@
-//! Random programs on a few nodes, held against the model. A failure shrinks to a short program; the seed is
+//! Random programs on a few nodes, compared with the model. A failure shrinks to a short program; the seed is
 //! part of it.
 
 use hiroba_base::{NodeId, RngExt};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use crate::model::{Held, Model, Shape};
 use crate::simulator::{Cluster, Faithful, Mutation};
 
-/// A step of a program. Numbers choose among what there is.
+/// A step of a program. Numbers choose among the existing objects.
 #[derive(Clone, Debug)]
 pub enum Op {
     Allocate { node: u8 },
@@ -38,8 +38,8 @@ pub fn ops(deaths: bool) -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..120)
 }
 
-/// Little memory, short queues, small pieces: everything that can happen does.
-pub fn tight() -> Config {
+/// Returns limits with little memory, short queues and small pieces, under which all that can happen does.
+pub fn tight(requests_max: usize) -> Config {
     Config {
         ride_bytes: 64,
         piece_bytes: 50,
@@ -47,7 +47,7 @@ pub fn tight() -> Config {
         message_bytes_max: 700,
         memory_bytes: 900,
         queue_limit: 3,
-        requests_max: 2,
+        requests_max,
         ..Config::default()
     }
 }
@@ -66,8 +66,8 @@ pub struct Run {
 }
 
 impl Run {
-    pub fn new(nodes: u16, seed: u64, deaths: bool, mutation: Box<dyn Mutation>) -> Run {
-        let mut cluster = Cluster::with_mutation(nodes, tight(), seed, mutation);
+    pub fn new(nodes: u16, config: Config, seed: u64, deaths: bool, mutation: Box<dyn Mutation>) -> Run {
+        let mut cluster = Cluster::with_mutation(nodes, config, seed, mutation);
         for owner in 0..nodes {
             let others: Vec<_> = (0..nodes).filter(|other| *other != owner).collect();
             let port = cluster.name(owner, Call::AllocatePort);
@@ -189,7 +189,7 @@ impl Run {
         }
     }
 
-    /// The call's own completion is known; others that came with it are not.
+    /// Removes the call's own completion, which is known, but not others that came with it.
     fn forget_last_completion(&mut self) {
         let results = &self.cluster.results;
         let pending = &self.pending;
@@ -241,11 +241,18 @@ impl Run {
         self.call(node, call, Pending::Send(to, message))
     }
 
-    /// Tells the model of the calls that have ended.
+    /// Informs the model of the calls that have ended.
     fn follow(&mut self, now: Option<Ticket>) -> Result<(), String> {
         while let Some((node, ticket, result)) = self.cluster.completed.pop_front() {
             let Some((_, pending)) = self.pending.remove(&ticket) else { continue };
             self.cluster.results.remove(&ticket);
+            let returned = self.cluster.returned.remove(&ticket);
+            if let Pending::Send(_, message) = &pending {
+                let regions = Some(message.regions.clone()).filter(|regions| !regions.is_empty());
+                if returned != regions.filter(|_| result.is_err()) {
+                    return Err(format!("a call that ended with {result:?} gave back {returned:?}"));
+                }
+            }
             match (pending, result) {
                 (Pending::Send(to, message), Ok(_)) => self.model.sent(node, to, &message)?,
                 (Pending::Send(to, message), Err(error)) => {
@@ -259,7 +266,7 @@ impl Run {
                     }
                 }
                 (Pending::Receive, Ok(Outcome::Received(received))) => {
-                    // The engine may know nothing of the port any more: it can die in the same step.
+                    // The engine may have no state of the port any more, because it can die in the same step.
                     let port = self.model.tables.get(&(node, received.port)).and_then(|held| held.port);
                     match port {
                         Some(port) => self.model.received(node, port, &received, !self.deaths)?,
@@ -310,7 +317,7 @@ impl Run {
         }
     }
 
-    /// Receives everything that can be received.
+    /// Receives all messages that can be received.
     fn drain(&mut self) -> Result<(), String> {
         loop {
             let before = self.count_received();
@@ -334,7 +341,7 @@ impl Run {
         self.cluster.audits().values().flat_map(|audit| audit.ports.values()).map(|view| view.queued).sum()
     }
 
-    /// Of the ports that can be received from.
+    /// Returns true if the queues of the ports that can receive are empty.
     fn queues_are_empty(&self) -> bool {
         let audits = self.cluster.audits();
         audits.values().flat_map(|audit| audit.ports.values()).all(|view| !view.is_named || view.queued == 0)
@@ -343,12 +350,13 @@ impl Run {
 
 pub fn run(
     nodes: u16,
+    config: Config,
     seed: u64,
-    deaths: bool,
     ops: &[Op],
     mutation: Box<dyn Mutation>,
 ) -> Result<(), String> {
-    let mut run = Run::new(nodes, seed, deaths, mutation);
+    let deaths = ops.iter().any(|op| matches!(op, Op::Kill { .. }));
+    let mut run = Run::new(nodes, config, seed, deaths, mutation);
     run.cluster.trace.clear();
     let done = run.go(ops);
     done.map_err(|wrong| [wrong, run.cluster.trace.join("\n")].join("\n"))
@@ -363,14 +371,14 @@ proptest! {
     #![proptest_config(cases(400))]
 
     #[test]
-    fn nodes_do_as_the_model_says(ops in ops(false), nodes in 2u16..5, seed in any::<u64>()) {
-        let done = run(nodes, seed, false, &ops, Box::new(Faithful));
+    fn nodes_do_as_the_model_says(ops in ops(false), nodes in 2u16..5, out in 1..4usize, seed in any::<u64>()) {
+        let done = run(nodes, tight(2 * out), seed, &ops, Box::new(Faithful));
         prop_assert!(done.is_ok(), "{}", done.unwrap_err());
     }
 
     #[test]
-    fn deaths_leave_the_living_in_order(ops in ops(true), nodes in 3u16..6, seed in any::<u64>()) {
-        let done = run(nodes, seed, true, &ops, Box::new(Faithful));
+    fn deaths_leave_the_living_in_order(ops in ops(true), nodes in 3u16..6, out in 1..4usize, seed in any::<u64>()) {
+        let done = run(nodes, tight(2 * out), seed, &ops, Box::new(Faithful));
         prop_assert!(done.is_ok(), "{}", done.unwrap_err());
     }
 }

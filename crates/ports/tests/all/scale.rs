@@ -10,8 +10,8 @@ use crate::simulator::{Cluster, bytes_message, send};
 const NODES: u16 = 256;
 const MESSAGES: u32 = 40;
 
-/// Every other node has several threads that send to one port of node 0, which receives one message after the
-/// other.
+/// Every other node has several threads that send to one port of node 0, which receives one message after
+/// another.
 fn all_to_one(bytes: usize, config: Config) {
     let mut cluster = Cluster::new(NODES, config, 7);
     let port = cluster.name(0, Call::AllocatePort);
@@ -38,7 +38,7 @@ fn all_to_one(bytes: usize, config: Config) {
             *count += 1;
             taken += 1;
         } else {
-            // As many packets as there are nodes, or as time brings.
+            // At most one step for each node.
             let ran = (0..NODES).take_while(|_| cluster.step()).count();
             assert!(ran > 0, "{taken} of {total} messages came, and nothing happens any more");
         }
@@ -52,7 +52,7 @@ fn all_to_one(bytes: usize, config: Config) {
             let mean = f64::from(taken) / f64::from(NODES - 1);
             println!("after {taken} messages: {least} to {most} a node, mean {mean:.2}");
             assert_eq!(received.len(), usize::from(NODES - 1), "every node has been heard");
-            // A message more or less is the finest grain that there is.
+            // One message is the finest possible difference.
             let allowed = (mean * 0.1).max(1.0);
             assert!(f64::from(most) - mean <= allowed && mean - f64::from(least) <= allowed);
         }

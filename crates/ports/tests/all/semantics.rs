@@ -1,4 +1,4 @@
-//! Ports and rights as the GNU Mach manual has them, call by call, on one node and between two.
+//! Ports and rights as in the GNU Mach manual, call by call, on one node and between two.
 
 use core::time::Duration;
 
@@ -26,7 +26,7 @@ fn receive(from: Name) -> Call {
     Call::Receive { from, bytes_max: None, patience: Patience::None }
 }
 
-/// Sender and receiver on one node, then on two.
+/// Returns sender and receiver on one node, then on two.
 fn places() -> [(Cluster, u16, Name, Name); 2] {
     let mut local = cluster(1);
     let port = local.name(0, Call::AllocatePort);

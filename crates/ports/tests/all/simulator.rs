@@ -1,5 +1,5 @@
-//! Several engines in one thread, and a network between them that delays as it likes but keeps the order of
-//! each pair of nodes. One seed reproduces a run.
+//! Several engines in one thread, with a simulated network that delays packets arbitrarily but keeps the
+//! order of each pair of nodes. One seed reproduces a run.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,19 +10,19 @@ use hiroba_ports::{
     Received, RightToSend, Ticket,
 };
 
-/// Where a planted bug may meddle with what engines say. The default is no bug.
+/// The points at which a planted bug may change the messages of engines. The default is no bug.
 pub trait Mutation {
-    /// What goes out in place of a packet.
+    /// Returns the packets to send in place of one.
     fn on_send(&mut self, _from: NodeId, _to: NodeId, bytes: Vec<u8>) -> Vec<Vec<u8>> {
         vec![bytes]
     }
 
-    /// Whether a packet leaves its link's order.
+    /// Returns true if a packet leaves its link's order.
     fn overtakes(&mut self, _bytes: &[u8]) -> bool {
         false
     }
 
-    /// Whether a node hears of another's death.
+    /// Returns true if a node learns of another's death.
     fn hears_of_death(&mut self, _node: NodeId) -> bool {
         true
     }
@@ -39,21 +39,23 @@ pub struct Cluster {
     pub now: Instant,
     pub dead: BTreeSet<NodeId>,
     links: BTreeMap<(NodeId, NodeId), VecDeque<Vec<u8>>>,
-    /// Calls that have ended, in the order in which they did.
+    /// Calls that have ended, in that order.
     pub completed: VecDeque<(NodeId, Ticket, Result<Outcome, PortError>)>,
     pub results: BTreeMap<Ticket, Result<Outcome, PortError>>,
+    /// Regions of messages that were not taken.
+    pub returned: BTreeMap<Ticket, Vec<Vec<u8>>>,
     next_ticket: Ticket,
     pub mutation: Box<dyn Mutation>,
     /// Packets between nodes, by the name of their kind.
     pub packets: BTreeMap<&'static str, usize>,
-    /// What engines said of packets that they could not take.
+    /// Errors of engines about packets that they could not take.
     pub refused: Vec<String>,
-    /// What was found wrong while it ran.
+    /// Errors that were found during the run.
     pub wrong: Vec<String>,
-    /// Whether to look, after each step, that no senders are told of too early.
+    /// True to check, after each step, that no no-senders notification is sent too early.
     pub watches: bool,
     awaiting: BTreeSet<(NodeId, PortId)>,
-    /// With `HIROBA_PORTS_TRACE`: what was said, for a failure's report.
+    /// With `HIROBA_PORTS_TRACE`: records the messages, for a failure's report.
     traces: bool,
     pub trace: Vec<String>,
 }
@@ -72,6 +74,7 @@ impl Cluster {
             links: BTreeMap::new(),
             completed: VecDeque::new(),
             results: BTreeMap::new(),
+            returned: BTreeMap::new(),
             next_ticket: 1,
             mutation,
             packets: BTreeMap::new(),
@@ -84,7 +87,7 @@ impl Cluster {
         }
     }
 
-    /// A thread of a node calls; the result may come later.
+    /// Begins a call of a thread of a node; the result may come later.
     pub fn call(&mut self, node: u16, call: Call) -> Ticket {
         let ticket = self.next_ticket;
         if self.traces {
@@ -99,7 +102,7 @@ impl Cluster {
         ticket
     }
 
-    /// A call that ends at once.
+    /// Makes a call that ends at once.
     pub fn now(&mut self, node: u16, call: Call) -> Result<Outcome, PortError> {
         let ticket = self.call(node, call);
         self.results.remove(&ticket).expect("the call ends at once")
@@ -115,7 +118,7 @@ impl Cluster {
     pub fn kill(&mut self, node: u16) {
         let node = NodeId(node);
         self.dead.insert(node);
-        // What it has sent may still come, or not: the link is cut at a random place.
+        // Its messages may still arrive, or not: the link is cut at a random place.
         for to in NodeId::all(self.engines.len() as u16) {
             if let Some(link) = self.links.get_mut(&(node, to)) {
                 let kept = self.random.random_range(0..=link.len());
@@ -125,7 +128,7 @@ impl Cluster {
         }
     }
 
-    /// Lets one node hear of a death.
+    /// Lets one node learn of a death.
     pub fn hear(&mut self, of: NodeId, by: NodeId) {
         self.links.remove(&(of, by));
         if self.traces {
@@ -140,9 +143,13 @@ impl Cluster {
     fn carry_out(&mut self, node: NodeId) {
         while let Some(effect) = self.engines[node.index()].poll_effect() {
             match effect {
-                Effect::Send { to, bytes, .. } => {
+                Effect::Send { to, mut bytes, tail, .. } => {
+                    tail.iter().for_each(|tail| bytes.extend_from_slice(tail.bytes()));
                     assert_ne!(to, node, "a node does not send to itself");
                     self.transmit(node, to, bytes);
+                }
+                Effect::Returned { ticket, regions } => {
+                    assert!(self.returned.insert(ticket, regions).is_none(), "a message is returned once");
                 }
                 Effect::Complete { ticket, result } => {
                     if self.traces {
@@ -178,7 +185,8 @@ impl Cluster {
         }
     }
 
-    /// Delivers the first packet of some link, or lets time go by. False when nothing is left to happen.
+    /// Delivers the first packet of some link, or lets time pass. Returns false when nothing is left to
+    /// happen.
     pub fn step(&mut self) -> bool {
         let busy: Vec<_> =
             self.links.iter().filter(|(_, link)| !link.is_empty()).map(|(pair, _)| *pair).collect();
@@ -220,7 +228,7 @@ impl Cluster {
         }
     }
 
-    /// Who was told that there are no senders in this step, although there are?
+    /// Checks that no node was informed in this step that there are no senders although there are some.
     fn watch(&mut self, node: NodeId) {
         let audit = self.engines[node.index()].audit();
         let awaited: Vec<_> =
@@ -244,7 +252,7 @@ impl Cluster {
         let held = NodeId::all(self.engines.len() as u16)
             .filter(|node| *node != owner && living(*node))
             .any(|node| self.engines[node.index()].audit().ports.get(&port).is_some_and(|view| view.holds));
-        // A message for a port that has died meanwhile is refused: its rights are with the sender, or gone.
+        // A message for a port that has died meanwhile is refused: its rights are with the sender, or lost.
         let lives = |port: PortId| {
             NodeId::all(self.engines.len() as u16).any(|node| {
                 self.engines[node.index()].audit().ports.get(&port).is_some_and(|view| view.is_here)
@@ -265,7 +273,7 @@ impl Cluster {
         nodes.map(|node| (node, self.engines[node.index()].audit())).collect()
     }
 
-    /// What must hold whenever nothing is under way.
+    /// Checks the conditions that hold whenever nothing is under way.
     pub fn check_at_rest(&self) -> Result<(), String> {
         if let Some(wrong) = self.wrong.first() {
             return Err(wrong.clone());
@@ -311,7 +319,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// A port and a send right to it on another node, by way of the name service.
+    /// Returns the name of a port and of send rights to it on other nodes, shared through the name service.
     pub fn share(&mut self, owner: u16, others: &[u16]) -> (Name, Vec<Name>) {
         let port = self.name(owner, Call::AllocatePort);
         let names =
@@ -393,7 +401,8 @@ impl Cluster {
     }
 }
 
-/// Exactly one receive right, a list of holders that is the truth, and send-once rights that exist.
+/// Checks that there is exactly one receive right, a correct list of holders, and only existing send-once
+/// rights.
 fn check_port(owner: NodeId, port: PortId, audits: &BTreeMap<NodeId, Audit>) -> Result<(), String> {
     let here: Vec<_> =
         audits.iter().filter(|(_, audit)| audit.ports.get(&port).is_some_and(|view| view.is_here)).collect();
@@ -444,7 +453,7 @@ pub fn send(to: Name, message: Message, patience: Patience) -> Call {
     Call::Send { to: copy_send(to), message, patience, notify: None }
 }
 
-/// The head that a packet brings, and what it goes by.
+/// Returns the head in a packet, and its flow.
 pub fn head_of(packet: Packet<'_>) -> Option<(FlowKey, Head)> {
     match packet {
         Packet::Request { flow, load: Load::Whole { head, .. }, .. } | Packet::Begin { flow, head, .. } => {
@@ -456,9 +465,8 @@ pub fn head_of(packet: Packet<'_>) -> Option<(FlowKey, Head)> {
 
 fn kind_of(bytes: &[u8], nodes: u16) -> &'static str {
     match Envelope::decode(bytes, nodes).map(|envelope| envelope.packet) {
-        Ok(Packet::Acceptances) => "acceptances",
+        Ok(Packet::WordAlone) => "word alone",
         Ok(Packet::Request { .. }) => "request",
-        Ok(Packet::Queued { .. }) => "queued",
         Ok(Packet::Wait { .. }) => "wait",
         Ok(Packet::Ready { .. }) => "ready",
         Ok(Packet::Permit { .. }) => "permit",

@@ -1,15 +1,15 @@
 //! Dense blocks: pages near each other that the program touches in no order.
 //!
 //! A program that scatters keys into buckets, or gathers along indices, touches most pages of an array
-//! without a stream that could be followed. So faults are counted by **block** of 16 pages: each further page
-//! of a block that faults, from the third on, takes a **window** of pages around it along, twice as many as
-//! the one before. Where four pages of each of two blocks of an **area** of 16 blocks have faulted, each
-//! fault of the area takes its whole block along. An area that is touched everywhere costs about 60 faults
-//! and not 256; of a block that is touched in two places no page is fetched in vain; in between, what was
-//! fetched in vain is bounded by what the faults would have cost.
+//! without forming a stream. So faults are counted by **block** of 16 pages: from the third page of a block
+//! that faults on, each fault also fetches a **window** of pages around it, twice as many as the one before.
+//! When four pages of each of two blocks of an **area** of 16 blocks have faulted, each fault of the area
+//! fetches its whole block. An area that is touched everywhere costs about 60 faults and not 256; in a block
+//! that is touched in two places no page is fetched in vain; in between, the cost of pages fetched in vain is
+//! bounded by the cost of the faults that they replace.
 //!
-//! Counting begins anew when a barrier or a lock voids copies: what a thread touched while it held one lock
-//! says nothing of the next.
+//! Counting restarts when a barrier or a lock voids copies: the pages that a thread touched while it held one
+//! lock do not predict those of the next.
 
 use hiroba_base::{PageId, PageRange};
 use rustc_hash::FxHashMap;
@@ -17,27 +17,27 @@ use rustc_hash::FxHashMap;
 use crate::coherence::Site;
 use crate::home::Located;
 
-/// Pages of a block: one bit each of a word.
+/// The number of pages of a block: one bit each of a word.
 const BLOCK_PAGES: u64 = u16::BITS as u64;
 
-/// Blocks of an area.
+/// The number of blocks of an area.
 const AREA_BLOCKS: u64 = 16;
 
-/// How many pages of a block fault alone before one takes others along.
+/// The number of pages of a block that fault alone before a fault fetches others, too.
 const SINGLE_FAULTS: u32 = 2;
 
-/// How many of its pages fault before a block is dense, and how many blocks are before all of the area are
-/// taken for that.
+/// The number of pages that fault before a block is dense, and the number of dense blocks that make the whole
+/// area dense.
 const DENSE_FAULTS: u32 = 4;
 const DENSE_BLOCKS: u32 = 2;
 
-/// Areas that are counted at once. When there are more, counting begins anew.
+/// The maximum number of areas that are counted at once. Beyond it, counting restarts.
 const AREAS_MAX: usize = 4096;
 
-/// Bytes of a window at most: a fault waits for all of it.
+/// The maximum number of bytes of a window: a fault waits for all of it.
 const WINDOW_BYTES_MAX: u64 = 256 << 10;
 
-/// Which pages of which blocks have faulted.
+/// The pages of each block that have faulted.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
     areas: FxHashMap<u64, Area>,
@@ -45,14 +45,14 @@ pub(crate) struct Blocks {
 
 #[derive(Debug, Default)]
 struct Area {
-    /// By block: which of its pages have faulted.
+    /// The pages that have faulted, by block.
     faulted: [u16; AREA_BLOCKS as usize],
-    /// How many blocks are dense.
+    /// The number of dense blocks.
     dense: u32,
 }
 
 impl Area {
-    /// A page has faulted. Returns how many pages its window has, at most `most`.
+    /// Notes a fault on a page. Returns the number of pages of its window, at most `most`.
     fn note(&mut self, block: usize, page: u64, most: u64) -> u64 {
         if self.dense >= DENSE_BLOCKS {
             return most;
@@ -67,12 +67,12 @@ impl Area {
 }
 
 impl Blocks {
-    /// Begins counting anew.
+    /// Restarts counting.
     pub(crate) fn forget(&mut self) {
         self.areas.clear();
     }
 
-    /// A page has faulted. Returns the pages around it that it takes along.
+    /// Notes a fault on a page. Returns the pages around it to fetch with it.
     pub(crate) fn around<'a>(
         &mut self,
         site: &'a Site,
@@ -86,8 +86,8 @@ impl Blocks {
         site.homes.pages_in(window).filter(move |other| other.page != page.page)
     }
 
-    /// A page has faulted. Returns the pages of its window, itself included, as first page and number of
-    /// pages; one page if it takes none along.
+    /// Notes a fault on a page. Returns the first page and the number of pages of its window, which includes
+    /// the page itself; one page if no others are fetched.
     fn window(&mut self, page: Located, page_bytes: u32) -> (PageId, u64) {
         let number = page.page.0 / page.granules;
         let (block, in_block) = (number / BLOCK_PAGES, number % BLOCK_PAGES);
@@ -118,7 +118,7 @@ mod tests {
         let mut blocks = Blocks::default();
         let mut here = [false; PAGES as usize];
         let mut faults = 0;
-        // 101 is prime to 256: all pages, in no order that streams would follow.
+        // 101 is prime to 256: all pages, in an order without streams.
         for page in (0..PAGES).map(|count| count * 101 % PAGES) {
             if here[page as usize] {
                 continue;

@@ -1,30 +1,30 @@
 //! Habits: pages that a program reads in every phase are fetched at the barrier before it.
 //!
-//! Iterative programs fault on the same pages in every phase, one after the other, a round trip each. A page
-//! that a thread asks for soon after a barrier has voided it is taken for a habit. The next time that a
-//! barrier voids it, it is asked for as many barriers later as the thread came then, together with all others
-//! of that barrier, in one message to each home. Most pages are read in the phase that follows. A page of a
-//! home that no other node reads is voided one barrier after it was fetched, since the fetch makes it shared,
-//! and read when it has been written again.
+//! Iterative programs fault on the same pages in every phase, one after the other, with a round trip each. A
+//! page that a thread requests soon after a barrier has voided it is taken for a habit. The next time that a
+//! barrier voids it, it is requested as many barriers later as the thread read it last time, together with
+//! all others of that barrier, in one message to each home. Most pages are read in the phase that follows. A
+//! page that no other node reads is voided one barrier after it was fetched, since the fetch makes it shared,
+//! and is read when it has been written again.
 //!
-//! A page that has come unasked does not fault, so nobody sees whether it is still read. A habit that has
-//! been seen twice in a row is first put to a **trial**: the page is fetched, but left without access, and
-//! the fault of its first touch, which needs no message, proves the habit right. Then the habit is believed a
-//! few times, and put to a trial again. Each time that it proves right it is believed twice as often, up to a
-//! bound.
+//! A page that has come unrequested does not fault, so the node cannot see whether it is still read. A habit
+//! that has been seen twice in a row is first put to a **trial**: the page is fetched, but left without
+//! access, and the fault of its first touch, which needs no message, proves the habit right. Then the habit
+//! is trusted a few times, and put to a trial again. Each time that it proves right it is trusted twice as
+//! many times, up to a bound.
 //!
 //! | state | when the page is voided by a barrier | when the program faults on it at the same distance |
 //! |---|---|---|
 //! | none | – | → seen |
-//! | seen (`trust` > 0) | fetched in time, closed → on trial | → believed if it came unasked; else seen |
-//! | on trial | a mistake → none | → believed |
-//! | believed | fetched in time, open; one time less | – |
+//! | seen (`trust` > 0) | fetched in time, closed → on trial | → trusted if it came unrequested; else seen |
+//! | on trial | a mistake → none | → trusted |
+//! | trusted | fetched in time, open; one time less | – |
 //!
 //! A page on trial that is lost again was fetched in vain: a mistake. The distance from its loss to its use
 //! is then counted from the first loss, as if it had not been fetched. After [`MISTAKES_MAX`] mistakes in a
-//! row a page has no habits: where distances alternate, as with two arrays that change places, none is right
-//! for long. It may have habits again when it has been read at one distance so often that an old habit would
-//! be believed for as long as any.
+//! row a page has no habits: if distances alternate, as with two arrays that change places, no habit stays
+//! right. It may have habits again after it has been read at one distance as many times as the maximum that a
+//! habit can be trusted.
 //!
 //! Where a habit has proved right, the reader may order the page: [`supplies`](super::supplies).
 
@@ -35,30 +35,30 @@ use hiroba_base::{PageId, PageSet};
 use super::{Anticipation, Copies, Fetches};
 use crate::coherence::Site;
 
-/// How many times a new habit is believed before a trial, and the maximum.
+/// How many times a new habit is trusted before a trial, and the maximum.
 pub(super) const BELIEVED_MIN: u8 = 2;
 pub(super) const BELIEVED_MAX: u8 = 16;
 
-/// Mistakes in a row that end a page's habits.
+/// The number of mistakes in a row that end a page's habits.
 const MISTAKES_MAX: u8 = 3;
 
-/// A page that is read this many barriers after it was lost, or later, has no habit.
+/// The distance in barriers between loss and read from which on a page has no habit.
 const PHASES_MAX: u64 = 4;
 
-/// What is known of a page's use between barriers.
+/// The observed use of a page between barriers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Habit {
-    /// The barrier epoch at the beginning of which the page was voided last; 0 before.
+    /// The barrier epoch at whose beginning the page was last voided; 0 before.
     pub(super) lost_in: u64,
-    /// How many epochs later it is read.
+    /// The number of epochs after which it is read.
     later: u8,
-    /// How many more times it is fetched and opened unasked.
+    /// The number of times that it will still be fetched and opened unrequested.
     believed: u8,
-    /// How many times it was when it last proved right; 0: the last use was not like the one before.
+    /// The value of `believed` when it last proved right; 0 if the last use was not like the one before.
     trust: u8,
-    /// It is fetched, or here, and nobody has touched it.
+    /// True if it is being fetched or is here, and has not been touched.
     pub(super) is_on_trial: bool,
-    /// Trials in a row that ended without a touch.
+    /// The number of trials in a row that ended without a touch.
     mistakes: u8,
 }
 
@@ -66,20 +66,21 @@ pub(super) struct Habit {
 #[derive(Debug)]
 pub(super) struct Expected {
     page: PageId,
-    /// The page's loss that this is about. If it has been lost again since, it has been read.
+    /// The loss of the page that this is about. If it has been lost again since, it has been read.
     lost_in: u64,
     is_trial: bool,
 }
 
 impl Habit {
-    /// Whether the page, which comes unasked this time, is opened at once.
+    /// Returns true if the page, which comes unrequested this time, is opened at once.
     pub(super) fn believe(&mut self) -> bool {
         let left = self.believed.checked_sub(1);
         self.believed = left.unwrap_or_default();
         left.is_some()
     }
 
-    /// The page is lost. Whether to fetch it in time, and if so, whether on trial.
+    /// Notes that the page is lost. Returns whether to fetch it on trial, or `None` if it should not be
+    /// fetched.
     fn expect(&mut self) -> Option<bool> {
         if self.believe() {
             return Some(false);
@@ -87,7 +88,7 @@ impl Habit {
         (self.trust > 0 && self.mistakes < MISTAKES_MAX).then_some(true)
     }
 
-    /// The page is lost again, and nobody has touched it.
+    /// Notes that the page is lost again before it was touched.
     pub(super) fn note_loss_untouched(&mut self) {
         if self.is_on_trial {
             self.mistakes = self.mistakes.saturating_add(1);
@@ -95,7 +96,8 @@ impl Habit {
         }
     }
 
-    /// The page is used in this epoch. Whether that has proved a habit right; none if there is no habit.
+    /// Notes that the page is used in this epoch. Returns whether that has proved a habit right, or `None` if
+    /// there is no habit.
     fn note_use(&mut self, epoch: u64, comes_unasked: bool) -> Option<bool> {
         self.is_on_trial = false;
         assert!(epoch >= self.lost_in, "a page is lost before it is used");
@@ -117,12 +119,12 @@ impl Habit {
     }
 }
 
-/// The pages to be fetched at the next barriers, the next one first. No more than have been voided at
+/// The pages to fetch at the next barriers, the next one first. At most those that were voided at
 /// [`PHASES_MAX`] barriers.
 pub(super) type Due = VecDeque<Vec<Expected>>;
 
 impl Anticipation {
-    /// A thread has faulted on the page. It was absent, or it came unasked: it is on its way, or on trial.
+    /// Notes that a thread has faulted on the page, which was absent, on its way unrequested, or on trial.
     pub(super) fn note_use(
         &mut self,
         site: &mut Site,
@@ -139,7 +141,8 @@ impl Anticipation {
         }
     }
 
-    /// A barrier has voided these pages: proposes what is read after it, but for what homes have supplied.
+    /// Handles that a barrier has voided these pages: proposes the pages that are read after it, except those
+    /// that homes have supplied.
     pub(super) fn follow_habits(
         &mut self,
         site: &mut Site,

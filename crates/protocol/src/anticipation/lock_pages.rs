@@ -1,16 +1,16 @@
 //! Lock pages: pages that go from node to node with a lock are fetched as soon as the lock comes.
 //!
-//! What a lock protects is read and written by one holder after the other (the *migratory* pattern of
-//! Bennett, Carter and Zwaenepoel). Each holder faults on the same pages, one after the other, right after it
-//! has got the lock, whose notices have just voided them. So a page on which a thread faults after that is
-//! taken for the lock's. The next time that a grant of the same lock voids it, it is asked for at once, with
-//! all others of the lock, in one message to each home.
+//! The data that a lock protects is read and written by one holder after the other (the *migratory* pattern
+//! of Bennett, Carter and Zwaenepoel). Each holder faults on the same pages, one after the other, right after
+//! it has got the lock, whose notices have just voided them. So a page on which a thread faults after that is
+//! assumed to belong to the lock. The next time that a grant of the same lock voids it, it is requested at
+//! once, with all others of the lock, in one message to each home.
 //!
-//! As with [`habits`](super::habits), nobody sees whether a page that came unasked is still read. It is
-//! believed a few times only, and the program must fault once more to renew that.
+//! As with [`habits`](super::habits), the node cannot see whether a page that came unrequested is still read.
+//! Such a page is trusted only a few times, and the program must fault once more to renew that.
 //!
-//! Where that has proved right, the node orders the page from its home, which sends it ahead of the lock
-//! whenever it hands that over itself: see [`supplies`](super::supplies).
+//! If that has proved right, the node orders the page from its home, which then sends it ahead of the lock
+//! whenever it hands the lock over itself: see [`supplies`](super::supplies).
 
 use hiroba_base::{LockId, PageId, PageSet};
 use hiroba_wire::Message;
@@ -20,28 +20,28 @@ use super::supplies::ENDS_MAX;
 use super::{Anticipation, Copies, Fetches};
 use crate::coherence::Site;
 
-/// What is known of a page's use behind a lock.
+/// The observed use of a page after a lock's grant.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LockPage {
-    /// The lock whose grant voided the page last; none when something else did since.
+    /// The lock whose grant last voided the page; `None` if something else has voided it since.
     lost_with: Option<LockId>,
-    /// How many more times it is fetched unasked with that lock.
+    /// The number of times that it will still be fetched unrequested with that lock.
     believed: u8,
-    /// How many times it was when the program last faulted on it.
+    /// The value of `believed` when the program last faulted on it.
     trust: u8,
-    /// Its home has an order to send it ahead of this lock, if it hands that over.
+    /// The lock with which its home has an order to send the page, if it hands that lock over.
     ordered_with: Option<LockId>,
-    /// How many such orders have ended.
+    /// The number of such orders that have ended.
     ends: u8,
 }
 
 impl LockPage {
-    /// Whether its home is to send it ahead of this lock.
+    /// Returns true if its home is to send it ahead of this lock.
     pub(super) fn is_ordered_with(&self, lock: LockId) -> bool {
         self.ordered_with == Some(lock)
     }
 
-    /// Whether it is given to the program without a fault this time.
+    /// Returns true if it is given to the program without a fault this time.
     pub(super) fn believe(&mut self) -> bool {
         let left = self.believed.checked_sub(1);
         self.believed = left.unwrap_or_default();
@@ -50,7 +50,7 @@ impl LockPage {
 }
 
 impl Anticipation {
-    /// A thread has faulted on the page, which was absent or on trial.
+    /// Notes that a thread has faulted on the page, which was absent or on trial.
     pub(super) fn note_lock_page(&mut self, site: &mut Site, copies: &impl Copies, page: PageId) {
         let home = site.locate(page).home;
         let may_order = self.supplies.is_on && site.prefetches && !copies.reads_itself(home);
@@ -69,7 +69,7 @@ impl Anticipation {
         }
     }
 
-    /// Supplies of the page with its lock are of no use.
+    /// Ends the order of the page with its lock, because its supplies are not used.
     pub(super) fn end_lock_order(&mut self, site: &mut Site, page: PageId) {
         let lock_page = &mut self.guesses.entry(page).or_default().lock_page;
         (lock_page.believed, lock_page.trust) = (0, 0);
@@ -82,7 +82,7 @@ impl Anticipation {
         }
     }
 
-    /// The page's home, which may have an order, is about to change.
+    /// Forgets the order of the page, whose home is about to change.
     pub(super) fn forget_lock_order(&mut self, site: &Site, page: PageId) {
         let guess = self.guesses.get_mut(&page);
         if guess.and_then(|guess| guess.lock_page.ordered_with.take()).is_some() {
@@ -90,8 +90,8 @@ impl Anticipation {
         }
     }
 
-    /// A grant of the lock has voided these pages: proposes those that the program used behind its last
-    /// grant.
+    /// Handles that a grant of the lock has voided these pages: proposes those that the program used after
+    /// its last grant.
     pub(super) fn follow_lock(
         &mut self,
         site: &mut Site,
@@ -116,7 +116,7 @@ impl Anticipation {
         Fetches { pages: wanted, is_descending: false }
     }
 
-    /// A barrier has voided these pages: they go with no lock.
+    /// Notes that a barrier has voided these pages, so that they belong to no lock.
     pub(super) fn forget_lock(&mut self, voided: &PageSet) {
         for page in voided.iter() {
             if let Some(guess) = self.guesses.get_mut(&page) {

@@ -1,29 +1,29 @@
-//! Steps: where faults go on at equal distances, upwards or downwards, the pages behind are asked for with
-//! the one that faulted, twice as many each time. A step of one page upwards is believed at once, any other
-//! when it has been made twice. For protocols whose copies are pushed to, so that fetching one page too many
-//! costs messages later: simpler than [`streams`](super::streams), and never ahead of a fault.
+//! Steps: where faults continue at equal distances, upwards or downwards, the next pages are requested with
+//! the one that faulted, twice as many each time. A step of one page upwards is trusted at once, any other
+//! after it has been made twice. For protocols that push changes to copies, so that fetching one page too
+//! many costs messages later: simpler than [`streams`](super::streams), and never ahead of a fault.
 
 use hiroba_base::PageId;
 
 use crate::coherence::Site;
 use crate::home::Located;
 
-/// Rows of faults that are followed at once: of several arrays, by several threads. A new one takes the place
-/// of the one that was quiet for the longest time.
+/// The maximum number of rows of faults, of several arrays or threads, that are followed at once. A new one
+/// replaces the one that was quiet for the longest time.
 const ROWS_MAX: usize = 16;
 
-/// Pages between two faults of one row, at most.
+/// The maximum number of pages between two faults of one row.
 const STEP_PAGES_MAX: u64 = 64;
 
-/// Bounds of what one fault asks for ahead.
+/// The bounds of the pages that one fault requests ahead.
 const AHEAD_PAGES_MAX: u64 = 64;
 const AHEAD_BYTES_MAX: u64 = 1 << 20;
 
-/// What is known of faults in equal steps.
+/// The observed rows of faults in equal steps.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
     rows: Vec<Row>,
-    /// Counts faults.
+    /// The number of faults so far.
     clock: u64,
 }
 
@@ -31,26 +31,27 @@ pub(crate) struct Steps {
 struct Row {
     /// The latest fault.
     at: PageId,
-    /// Granules from one page to the next.
+    /// The number of granules from one page to the next.
     step: i64,
-    /// Where the next fault of the row is, if it goes on.
+    /// The place of the next fault if the row goes on.
     next: PageId,
-    /// Pages to ask for ahead of it.
+    /// The number of pages to request with it.
     pages: u64,
     last_used: u64,
 }
 
-/// So many steps from a page.
+/// Returns the page that lies `count` steps from another one.
 fn onward(from: PageId, step: i64, count: u64) -> PageId {
     PageId(from.0.wrapping_add_signed(step.wrapping_mul(count as i64)))
 }
 
 impl Steps {
-    /// A page is absent: in which steps from it, and how many pages at most, should come too.
+    /// Notes a fault on an absent page. Returns the step, and the maximum number of pages in that step to
+    /// fetch with it.
     fn note_fault(&mut self, located: Located, pages_max: u64) -> (i64, u64) {
         self.clock += 1;
         let (at, length, clock) = (located.page, located.granules as i64, self.clock);
-        // Where pages are longer the steps may not lead from page to page.
+        // With longer pages the steps may not lead from page to page.
         assert!(length > 0, "{at}: a page has granules");
         if let Some(row) = self.rows.iter_mut().find(|row| row.next == at && row.step % length == 0) {
             assert_ne!(row.step, 0, "{at}: a row leads somewhere");
@@ -64,7 +65,7 @@ impl Steps {
             let is_step = step % length == 0 && step.unsigned_abs() / located.granules <= STEP_PAGES_MAX;
             (is_step && step != 0).then_some(step)
         };
-        // A row that goes on is none that begins elsewhere.
+        // A row that goes on does not begin elsewhere.
         let beginning = self.rows.iter_mut().filter(|row| row.pages == 1);
         let nearest = beginning.filter_map(|row| Some((step_from(row)?, row)));
         if let Some((step, row)) = nearest.min_by_key(|(step, _)| step.unsigned_abs()) {
@@ -83,8 +84,8 @@ impl Steps {
 }
 
 impl Steps {
-    /// A page is absent, and somebody waits for it: what to ask for with it. The protocol leaves out what is
-    /// here.
+    /// Returns the pages to request with an absent page that a thread waits for. The protocol omits those
+    /// that are present.
     pub(crate) fn follow(&mut self, site: &Site, absent: Located) -> Vec<PageId> {
         if !site.prefetches {
             return Vec::new();
@@ -103,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    /// What is asked for ahead as a program goes through pages of two granules.
+    /// Returns the pages requested ahead as a program goes through pages of two granules.
     fn asked(steps: &mut Steps, pages: impl IntoIterator<Item = u64>) -> Vec<(i64, u64)> {
         let located = |page| Located { page: PageId(page * 2), granules: 2, home: NodeId(1) };
         pages

@@ -1,17 +1,17 @@
-//! Streams: pages that the program is about to read, as far as its faults show.
+//! Streams: pages that the program is about to read, according to its faults.
 //!
 //! Faults on absent pages at equal distances, or page after page with nothing between them that would have
-//! faulted, are a **stream**: ascending or descending, one for each of several threads or arrays. Of a stream
-//! a **window** of pages is asked for in one message, and each further window has twice as many pages, up to
-//! a bound. Pages that are here do not fault, so the program's progress would show only at the end of a
-//! window, and cost a round trip there. Therefore the page in the middle of a window, its **marker**, is left
-//! without access when it comes. Touching it costs a fault but no message, and asks for the next window while
-//! the rest of this one is still to be read.
+//! faulted, are a **stream**: ascending or descending, one for each of several threads or arrays. A
+//! **window** of a stream's pages is requested in one message, and each further window has twice as many
+//! pages, up to a bound. Present pages do not fault, so the program's progress would show only at the end of
+//! a window, and cost a round trip there. Therefore the page in the middle of a window, its **marker**, is
+//! left without access when it comes. Touching it costs a fault but no message, and requests the next window
+//! while the rest of this one is still unread.
 //!
-//! A program that leaves its stream has fetched no more than one window in vain, which is about as much as it
-//! has used. Where programs read short rows again and again even the first windows would be in vain, and
-//! would make pages shared that need not be: each such window makes the node wait for one step more before it
-//! takes faults for a stream, each good one for one less.
+//! A program that leaves its stream has fetched at most one window in vain, which is about as much as it has
+//! used. If programs repeatedly read short rows, even the first windows would be in vain, and would make
+//! pages shared unnecessarily. So each such window makes the node wait for one step more before it takes
+//! faults for a stream, and each useful window for one less.
 
 use core::ops::ControlFlow;
 
@@ -21,36 +21,37 @@ use super::{Copies, Fetches, UnderWay};
 use crate::coherence::Site;
 use crate::home::Located;
 
-/// Streams that are followed at once. A new one takes the place of the one that was quiet for the longest
-/// time.
+/// The maximum number of streams that are followed at once. A new one replaces the one that was quiet for the
+/// longest time.
 const STREAMS_MAX: usize = 16;
 
-/// How many equal steps between faults make a stream: at least, and however often windows were in vain.
+/// The number of equal steps between faults that make a stream: the minimum, and the maximum after windows in
+/// vain.
 const STEPS_NEEDED_MIN: u32 = 2;
 const STEPS_NEEDED_MAX: u32 = 12;
 
-/// Pages between two faults of one stream, at most.
+/// The maximum number of pages between two faults of one stream.
 const STEP_PAGES_MAX: u64 = 64;
 
-/// How many pages that are not worth a fault are passed over at once.
+/// The maximum number of pages that need no fetch and are skipped at once.
 const PASSED_PAGES_MAX: u64 = 32;
 
-/// Pages of a stream's first window.
+/// The number of pages of a stream's first window.
 const FIRST_WINDOW_PAGES: u64 = 4;
 
-/// Bounds of a window: whichever is reached first, but one page at least. Where this node reads the home's
-/// frames itself nothing travels, so there is no time to bridge, and the faulting thread itself copies the
-/// window.
+/// The bounds of a window; the first one reached counts, but a window has at least one page. If this node
+/// reads the home's frames itself, nothing travels, so there is no time to bridge, and the faulting thread
+/// itself copies the window.
 const WINDOW_PAGES_MAX: u64 = 256;
 const WINDOW_BYTES_MAX: u64 = 1 << 20;
 const WINDOW_BYTES_READ_MAX: u64 = 256 << 10;
 
-/// What is known of the program's streams.
+/// The observed streams of the program.
 #[derive(Debug)]
 pub(super) struct Streams {
     streams: Vec<Stream>,
     steps_needed: u32,
-    /// Counts faults.
+    /// The number of faults so far.
     clock: u64,
 }
 
@@ -61,14 +62,14 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// A stream is given up.
+    /// Notes that a stream is given up.
     fn note_end(&mut self, was: Option<Window>) {
         if was.is_some_and(|window| !window.is_proven) {
             self.steps_needed = (self.steps_needed + 1).min(STEPS_NEEDED_MAX);
         }
     }
 
-    /// The program has come to a window's marker.
+    /// Notes that the program has reached a window's marker.
     fn note_progress(&mut self, index: usize) {
         if let Some(window) = &mut self.streams[index].window
             && !std::mem::replace(&mut window.is_proven, true)
@@ -81,13 +82,13 @@ impl Streams {
 
 #[derive(Debug)]
 struct Stream {
-    /// How far the program has come.
+    /// The last page that the program has reached.
     reached: PageId,
-    /// Granules from one page to the next; 0 while there is one page only.
+    /// The number of granules from one page to the next; 0 while there is only one page.
     step: i64,
-    /// How often the program has made this step.
+    /// The number of times that the program has made this step.
     steps: u32,
-    /// Set once there were steps enough.
+    /// Set after enough steps.
     window: Option<Window>,
     last_used: u64,
 }
@@ -95,21 +96,21 @@ struct Stream {
 #[derive(Clone, Copy, Debug)]
 struct Window {
     pages: u64,
-    /// The program has come to its marker, or to that of one before.
+    /// True if the program has reached its marker, or that of an earlier window.
     is_proven: bool,
-    /// Who comes here is to have the next window.
+    /// The page at which a thread gets the next window.
     marker: PageId,
-    /// The page behind the window.
+    /// The page after the window.
     behind: PageId,
 }
 
-/// What a fault means to a stream that has a window.
+/// The place of a fault in a stream that has a window.
 enum Place {
     Elsewhere,
     BeforeMarker,
-    /// At the marker or behind it.
+    /// At the marker or after it.
     Onward,
-    /// In the window, but nothing is known of what was fetched: it was invalidated.
+    /// In the window, but the fetched pages were invalidated.
     Gone,
 }
 
@@ -137,8 +138,8 @@ impl Stream {
 }
 
 impl Streams {
-    /// A thread has faulted on a page of another home. It was absent, perhaps on its way here (else
-    /// `missed`), or was left as a marker: it belongs to a stream or may begin one.
+    /// Handles that a thread has faulted on a page of another home. It was absent and perhaps on its way here
+    /// (`missed` if not), or was left as a marker. It belongs to a stream or may begin one.
     pub(super) fn follow(
         &mut self,
         site: &Site,
@@ -176,12 +177,12 @@ impl Streams {
         }
     }
 
-    /// A fault outside all windows. The number of the stream that it makes certain, if any.
+    /// Notes a fault outside all windows. Returns the index of the stream that it makes certain, if any.
     fn learn(&mut self, site: &Site, copies: &impl Copies, page: Located) -> Option<usize> {
         let clock = self.clock;
         let continued = (0..self.streams.len())
             .filter_map(|index| Some((index, step_of(site, copies, &self.streams[index], page)?)))
-            // An equal step for preference, then the nearest.
+            // Prefer an equal step, then the nearest stream.
             .min_by_key(|(index, step)| (self.streams[*index].step != *step, step.unsigned_abs()));
         let Some((index, step)) = continued else {
             let stream = Stream { reached: page.page, step: 0, steps: 0, window: None, last_used: clock };
@@ -200,8 +201,8 @@ impl Streams {
         (stream.steps >= self.steps_needed).then_some(index)
     }
 
-    /// The program has come to `page`. Its next window begins behind that, or behind the window that it is
-    /// in.
+    /// Handles that the program has reached `page`. Its next window begins after that, or after the window
+    /// that it is in.
     fn fetch_next_window(
         &mut self,
         site: &Site,
@@ -219,7 +220,7 @@ impl Streams {
         let twice = stream.window.map_or(FIRST_WINDOW_PAGES, |window| window.pages * 2);
         let pages = twice.min(bound);
         let onward = PageId(page.page.0.wrapping_add_signed(step));
-        // Where the program has overtaken its window, the next one begins with the program.
+        // If the program has overtaken its window, the next one begins at the program's page.
         let first = match stream.window {
             Some(window) if distance(onward, window.behind).wrapping_mul(step.signum()) > 0 => window.behind,
             _ => onward,
@@ -246,7 +247,7 @@ impl Streams {
     }
 }
 
-/// The step that brought a stream without a window to `page`, if it can have been one.
+/// Returns the step that may have brought a stream without a window to `page`.
 fn step_of(site: &Site, copies: &impl Copies, stream: &Stream, page: Located) -> Option<i64> {
     let step = distance(stream.reached, page.page);
     let length = page.granules as i64;
@@ -257,7 +258,7 @@ fn step_of(site: &Site, copies: &impl Copies, stream: &Stream, page: Located) ->
     if step == stream.step || pages > PASSED_PAGES_MAX {
         return Some(step);
     }
-    // Page after page, but for those that did not fault?
+    // Tries page after page, without those that did not fault.
     for unit in [stream.step, length * step.signum()] {
         if unit != 0 && unit.signum() == step.signum() && step % unit == 0 {
             let mut between =
@@ -270,13 +271,13 @@ fn step_of(site: &Site, copies: &impl Copies, stream: &Stream, page: Located) ->
     Some(step)
 }
 
-/// Whether a load from the page would go unseen.
+/// Returns true if a load from the page would not fault.
 fn runs_free(site: &Site, copies: &impl Copies, page: PageId) -> bool {
     site.is_home(page) || copies.access(page) != Access::None
 }
 
-/// Visits pages from `first` on, never beyond the region of `page`, and no more than a few times `pages`. The
-/// page behind the last one visited.
+/// Visits pages from `first` on, never beyond the region of `page`, and at most [`PASSED_PAGES_MAX`] more
+/// than `pages`. Returns the page after the last one visited.
 fn each_ahead(
     site: &Site,
     page: Located,

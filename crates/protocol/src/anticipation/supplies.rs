@@ -1,14 +1,15 @@
-//! Supplies: what a node reads after every barrier at which it has changed comes without its asking.
+//! Supplies: homes send pages that a node reads after every barrier at which they have changed, without a
+//! request.
 //!
 //! Read first: Monnerat, Bianchini, *Efficiently Adapting to Sharing Patterns in Software DSMs*, HPCA 1998;
-//! for what to do about updates that nobody reads Karlin, Manasse, Rudolph, Sleator, *Competitive Snoopy
+//! for the treatment of updates that are not read Karlin, Manasse, Rudolph, Sleator, *Competitive Snoopy
 //! Caching*, Algorithmica 1988.
 //!
-//! A producer writes a page in one phase, and its consumers read it in the next. By invalidation each
-//! consumer asks for the page behind the barrier: a round trip that nothing overlaps with, and often a
-//! wake-up of a node that computes. By update the page is there when the barrier is over, since its home sends
-//! it before it arrives. Which of both is better depends on whether the page is read, so each page's readers
-//! choose:
+//! A producer writes a page in one phase, and its consumers read it in the next. With invalidation each
+//! consumer requests the page after the barrier: a round trip that nothing overlaps with, and often a wake-up
+//! of a node that computes. With update the page has arrived when the barrier is over, since its home sends
+//! it before the home arrives. Which of both is better depends on whether the page is read, so each page's
+//! readers choose:
 //!
 //! ```text
 //!   reader ──StandingOrder──▶ home                 a thread has waited for the page, which a barrier had voided
@@ -18,27 +19,27 @@
 //!
 //! | at the reader | when a supply has come, and the barrier is over | when the program touches the page |
 //! |---|---|---|
-//! | believed | it is installed and may be read | no fault |
+//! | trusted | it is installed and may be read | no fault |
 //! | on trial | it is installed, without access | a fault without message: believed twice as often |
-//! | on trial, untouched | the same; the [`CREDIT`]th time in a row the order ends | the same |
+//! | on trial, untouched | as above; the order ends after the [`CREDIT`]th time in a row | as above |
 //!
 //! So a wait buys a few supplies, which together cost less than the wait, and each use of one buys as many
-//! again: no program pays much more than by invalidation, and a page that is read in every fourth phase, in
-//! whatever order, comes unasked.
+//! again. No program pays much more than with invalidation, and a page that is read in every fourth phase, in
+//! whatever order, comes unrequested.
 //!
-//! A page that is believed does not fault, so nobody sees whether it is still read. A trial now and then
-//! shows that, for a local fault.
+//! A page that is trusted does not fault, so the node cannot see whether it is still read. An occasional
+//! trial shows that, for a local fault.
 //!
-//! Why it is right: a supply is a page as its home had it, with its version, like any reply. It waits until
-//! its reader has left the barrier, and is taken only if it has all that the reader has heard of *and all
-//! that the reader has written itself* (a diff may have crossed it). Nobody waits for a supply: where it
-//! comes too late, or is of no use, the page is fetched like any other. So home and reader need not agree on
-//! which orders stand.
+//! Why this is correct. A supply is a page as its home had it, with its version, like any reply. It waits
+//! until its reader has left the barrier, and is taken only if it contains all intervals that the reader
+//! knows, *including all that the reader has written itself* (a diff may have crossed it). No thread waits
+//! for a supply: if it comes too late, or is of no use, the page is fetched like any other. So home and
+//! reader need not agree on which orders stand.
 //!
 //! Pages come with a lock in the same way ([`lock_pages`](super::lock_pages)): if a page's home hands the
-//! lock over, it sends what is ordered with it first, and that waits for the grant.
+//! lock over, it first sends the pages ordered with it, and they wait for the grant.
 //!
-//! While a page has orders, its home takes it for shared and watches it, so that each change has a notice,
+//! While a page has orders, its home treats it as shared and watches it, so that each change has a notice,
 //! and is supplied, at the very next barrier.
 
 use core::ops::Range;
@@ -55,40 +56,42 @@ use crate::NewContent;
 use crate::coherence::Site;
 use crate::home::Located;
 
-/// Bytes of pages for which a node has orders at one home: a barrier, or a lock's grant, waits for no more
-/// than this. At most twice this much waits at a reader from each home, since a home may arrive once more
-/// before the reader has left.
+/// The maximum number of bytes of pages for which a node has orders at one home: a barrier, or a lock's
+/// grant, waits for no more than this. At most twice this much waits at a reader from each home, since a home
+/// may arrive once more before the reader has left.
 const ORDERED_BYTES_MAX: u64 = 4 << 20;
 
-/// A page whose orders have ended this many times without a use is not ordered again.
+/// The number of orders of a page that end without a use before it is not ordered again.
 pub(super) const ENDS_MAX: u8 = 3;
 
-/// Supplies in vain that a use of the page pays for: a supply costs its reader about a tenth of the fault that
-/// it saves.
+/// The number of supplies in vain that a use of the page pays for. A supply costs its reader about a tenth of
+/// the fault that it saves.
 const CREDIT: u8 = 4;
 
-/// What a reader knows of a page's order.
+/// The state of a page's order at its reader.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Order {
     is_placed: bool,
-    /// The last supply is here, and nobody has touched it so far.
+    /// True if the last supply has come and has not been touched so far.
     is_on_trial: bool,
-    /// How many supplies may be in vain before the order ends.
+    /// The number of supplies that may be in vain before the order ends.
     credit: u8,
-    /// How many more supplies are opened without a trial, and how many were when the last trial ended.
+    /// The number of supplies that will still be opened without a trial, and its value when the last trial
+    /// ended.
     believed: u8,
     trust: u8,
-    /// How many orders have ended with a supply that lacked something, since one was used.
+    /// The number of orders that ended with a supply that lacked intervals, since one was used.
     misfits: u8,
 }
 
 impl Order {
-    /// Whether the page comes from its home whenever it has changed.
+    /// Returns true if the page comes from its home whenever it has changed.
     pub(super) fn is_placed(&self) -> bool {
         self.is_placed
     }
 
-    /// Somebody touches the page. Whether a supply was on trial, which is proved right.
+    /// Ends a supply's trial: a thread touches the page. Returns true if there was a trial, which has proved
+    /// right.
     pub(super) fn end_trial(&mut self) -> bool {
         let was_on_trial = std::mem::take(&mut self.is_on_trial);
         if was_on_trial {
@@ -99,14 +102,14 @@ impl Order {
         was_on_trial
     }
 
-    /// A supply was in vain. Whether the next one may be, too.
+    /// Counts a supply in vain. Returns true if the next one may be in vain, too.
     fn spend(&mut self) -> bool {
         (self.trust, self.believed) = (0, 0);
         self.credit = self.credit.saturating_sub(1);
         self.credit > 0
     }
 
-    /// Whether the supply that has come is opened without a trial.
+    /// Returns true if the supply that has come is opened without a trial.
     fn believe(&mut self) -> bool {
         let left = self.believed.checked_sub(1);
         self.believed = left.unwrap_or_default();
@@ -114,27 +117,28 @@ impl Order {
     }
 }
 
-/// Orders and supplies of a node, as reader and as home.
+/// The orders and supplies of a node, as reader and as home.
 #[derive(Debug, Default)]
 pub(super) struct Supplies {
     pub(super) is_on: bool,
-    /// Orders are placed when a page's habit begins, for tests: else when it has proved right.
+    /// True if orders are placed as soon as a page's habit begins, for tests. Otherwise the habit must have
+    /// proved right.
     pub(super) is_hasty: bool,
-    /// Orders to be placed (or to end) when this node comes to the next barrier, by home.
+    /// Orders to place (or to end) when this node arrives at the next barrier, by home.
     news: BTreeMap<(NodeId, bool), PageSet>,
-    /// Bytes of pages for which there are orders, by home.
+    /// The number of bytes of ordered pages, by home.
     ordered_bytes: FxHashMap<NodeId, u64>,
-    /// What has come ahead of barriers that are not over here, and of locks.
+    /// Supplies that came ahead of barriers that are not over here, and of locks.
     came: Vec<Supply>,
-    /// What has come ahead of what has just happened, until it is taken.
+    /// Supplies that came ahead of the barrier or grant that has just happened, until they are taken.
     expected: BTreeMap<PageId, Supply>,
-    /// Home: what readers have ordered ahead of barriers.
+    /// Home: the pages that readers have ordered ahead of barriers.
     orders: BTreeMap<NodeId, PageSet>,
-    /// Home: what readers have ordered with locks.
+    /// Home: the pages that readers have ordered with locks.
     lock_orders: FxHashMap<(LockId, NodeId), PageSet>,
 }
 
-/// A page that has come unasked, and waits.
+/// A page that has come unrequested and waits.
 #[derive(Debug)]
 struct Supply {
     ahead_of: Ahead,
@@ -143,16 +147,16 @@ struct Supply {
     content: NewContent,
 }
 
-/// A page in a message that nobody asked for.
+/// A page in a message that was not requested.
 #[derive(Debug)]
 pub(crate) struct Unasked {
     pub(crate) page: PageId,
     pub(crate) version: VersionVector,
-    /// Where its bytes are in the message, unless they are all zero.
+    /// The range of its bytes in the message, unless they are all zero.
     pub(crate) content: Option<Range<usize>>,
 }
 
-/// A supply that the protocol is to install.
+/// A supply that the protocol must install.
 #[derive(Debug)]
 pub(crate) struct Accepted {
     pub(crate) page: Located,
@@ -161,12 +165,12 @@ pub(crate) struct Accepted {
 }
 
 impl Supplies {
-    /// Whether a supply of the page is to be taken.
+    /// Returns true if a supply of the page is to be taken.
     pub(super) fn expects(&self, page: PageId) -> bool {
         self.expected.contains_key(&page)
     }
 
-    /// Counts an order at this home, unless there are too many. Whether it may be placed.
+    /// Counts an order at this home, unless there are too many. Returns true if it may be placed.
     pub(super) fn charge(&mut self, home: NodeId, page_bytes: u32) -> bool {
         let bytes = self.ordered_bytes.entry(home).or_default();
         let more = *bytes + u64::from(page_bytes);
@@ -177,7 +181,7 @@ impl Supplies {
         fits
     }
 
-    /// An order has ended.
+    /// Notes that an order has ended.
     pub(super) fn discharge(&mut self, home: NodeId, page_bytes: u32) {
         let ordered = self.ordered_bytes.entry(home).or_default();
         assert!(*ordered >= u64::from(page_bytes), "an order at node {home} that ends was counted");
@@ -187,11 +191,11 @@ impl Supplies {
 
 /// The reader's side.
 impl Anticipation {
-    /// A thread has waited for a page that a barrier had voided: orders it from its home, if that is worth
-    /// while.
+    /// Orders a page from its home, if that is worth while: a thread has waited for the page, which a barrier
+    /// had voided.
     pub(super) fn consider_order(&mut self, site: &Site, copies: &impl Copies, page: PageId) {
         let home = site.locate(page).home;
-        // A node that reads the home's frame itself needs no message anyway.
+        // A node that reads the home's frame itself needs no message.
         if !self.supplies.is_on || !site.prefetches || copies.reads_itself(home) {
             return;
         }
@@ -205,7 +209,7 @@ impl Anticipation {
         }
     }
 
-    /// Supplies of the page are of no use.
+    /// Ends the order of the page, because its supplies are not used.
     fn end_order(&mut self, site: &Site, page: PageId) {
         let order = &mut self.guesses.entry(page).or_default().order;
         if order.is_placed {
@@ -215,8 +219,8 @@ impl Anticipation {
         }
     }
 
-    /// A supply was in vain: the one before was not touched, or this one lacks what its reader knows or has
-    /// written. Whether that is borne; else the order ends.
+    /// Counts a supply in vain: the one before was not touched, or this one lacks intervals that its reader
+    /// knows or has written. Returns true if the order stands; otherwise ends it.
     fn bear(&mut self, site: &mut Site, page: PageId, ahead_of: Ahead, fits: bool) -> bool {
         let order = &mut self.guesses.entry(page).or_default().order;
         let Ahead::Collective(_) = ahead_of else {
@@ -243,13 +247,13 @@ impl Anticipation {
         }
     }
 
-    /// The page's home is about to change. If there are orders with it, the next home will not know them.
+    /// Forgets the page's orders. Its home is about to change, and the next home will not know them.
     pub(crate) fn forget_orders(&mut self, site: &Site, page: PageId) {
         self.forget_order(site, page);
         self.forget_lock_order(site, page);
     }
 
-    /// The node arrives at a barrier: tells the homes which orders begin and end.
+    /// Informs the homes which orders begin and end. The node arrives at a barrier.
     pub(crate) fn tell_orders(&mut self, site: &mut Site) {
         for ((home, stands), pages) in std::mem::take(&mut self.supplies.news) {
             if !pages.is_empty() {
@@ -258,7 +262,7 @@ impl Anticipation {
         }
     }
 
-    /// Pages have come unasked, with these bytes.
+    /// Keeps pages that have come unrequested, with these bytes.
     pub(crate) fn keep_unasked(
         &mut self,
         site: &mut Site,
@@ -283,12 +287,12 @@ impl Anticipation {
             }
         }
         if !unwanted.is_empty() {
-            // An order that its home has forgotten to end: the page went elsewhere meanwhile, and came back.
+            // The home has missed the end of this order: the page went elsewhere meanwhile, and came back.
             let lock = if let Ahead::Grant(lock) = ahead_of { Some(lock) } else { None };
             site.out.send(from, &Message::StandingOrder { lock, pages: unwanted, stands: false });
         }
         match ahead_of {
-            // The barrier is over, and what is read has been asked for.
+            // The barrier is over, and the pages that are read have been requested.
             Ahead::Collective(epoch) if epoch < site.collectives_done => {
                 came.iter().for_each(|supply| self.end_order(site, supply.page));
             }
@@ -296,8 +300,8 @@ impl Anticipation {
         }
     }
 
-    /// The node leaves a collective, or has got a lock, and has heard what it is told there. What came ahead
-    /// of that is to be taken, but for pages that are good.
+    /// Has the supplies taken that came ahead of `ahead_of`, except those of pages whose copies are valid.
+    /// The node has left the collective, or has got the lock, and has absorbed the notices.
     pub(crate) fn expect_supplies(&mut self, copies: &impl Copies, ahead_of: Ahead) {
         let Supplies { came, expected, .. } = &mut self.supplies;
         let is_due = |supply: &mut Supply| match (supply.ahead_of, ahead_of) {
@@ -308,19 +312,19 @@ impl Anticipation {
         expected.extend(due.map(|supply| (supply.page, supply)));
     }
 
-    /// Whether a supply of the page is to be taken.
+    /// Returns true if a supply of the page is to be taken.
     pub(crate) fn expects(&self, page: PageId) -> bool {
         self.supplies.expects(page)
     }
 
-    /// What was sent ahead of the barrier that has just ended, or of the lock that has come, and is of use.
-    /// The protocol installs it before the program's threads go on.
+    /// Takes the useful supplies that were sent ahead of the barrier that has just ended, or of the lock that
+    /// has come. The protocol installs them before the program's threads go on.
     pub(crate) fn take_expected(&mut self, site: &mut Site, copies: &impl Copies) -> Vec<Accepted> {
         let mut accepted = Vec::new();
         for (page, supply) in std::mem::take(&mut self.supplies.expected) {
             let Supply { ahead_of, version, content, .. } = supply;
             let located = site.locate(page);
-            // Somebody may have fetched it meanwhile, or this node have heard more.
+            // A thread may have fetched the page meanwhile, or this node may know of more intervals.
             let is_of_use =
                 located.home != site.me && copies.is_absent(page) && copies.would_do(page, &version);
             let is_untouched = self.guesses.get(&page).is_some_and(|guess| guess.order.is_on_trial);
@@ -348,11 +352,11 @@ impl Anticipation {
 
 /// The home's side.
 impl Anticipation {
-    /// A reader places orders, or ends them. Returns the pages for which a reader has begun to want every
-    /// change.
+    /// Notes the orders that a reader places or ends. Returns the pages for which a reader has begun to want
+    /// every change.
     ///
-    /// A page may be homed elsewhere, as its reader does not know yet, or this node does not: an order counts
-    /// while the page is homed here.
+    /// A page may be homed elsewhere without its reader, or this node, knowing it yet. An order counts while
+    /// the page is homed here.
     pub(crate) fn note_orders(
         &mut self,
         from: NodeId,
@@ -375,22 +379,22 @@ impl Anticipation {
         begun
     }
 
-    /// Whether somebody wants the page whenever it has changed.
+    /// Returns true if a node wants the page whenever it has changed.
     pub(crate) fn is_ordered(&self, page: PageId) -> bool {
         self.supplies.orders.values().any(|pages| pages.contains(page))
     }
 
-    /// The page has another home now.
+    /// Drops the orders of the page, which has another home now.
     pub(crate) fn drop_orders(&mut self, page: PageId) {
         let Supplies { orders, lock_orders, .. } = &mut self.supplies;
         orders.values_mut().chain(lock_orders.values_mut()).for_each(|pages| _ = pages.remove(page));
     }
 
-    /// The lock goes to another node, which has seen the intervals of `seen`: the pages to be sent ahead,
-    /// which this node has ordered with it and lacks. They hold all that the grant tells of.
+    /// Returns the pages to send ahead of a lock: those that the next node, which has seen the intervals of
+    /// `seen`, has ordered with the lock and lacks. They contain all intervals that the grant names.
     ///
-    /// Only a page's home may send it: a receiver that had it from another node could change it again, and
-    /// its diff overtake that node's on the way to the home.
+    /// Only a page's home may send it. A receiver that got it from another node could change it again, and
+    /// its diff might overtake that node's diff on the way to the home.
     pub(crate) fn to_send_with_lock(
         &self,
         site: &Site,
@@ -407,8 +411,9 @@ impl Anticipation {
         ordered.iter().filter(|page| lacks(*page) && copies.may_send(site, *page)).collect()
     }
 
-    /// The node arrives at a barrier: what it has changed since the last one, by reader. Others' diffs may be
-    /// on their way; a reader who has heard of them asks.
+    /// Returns, by reader, the ordered pages that this node has changed since the last barrier. The node
+    /// arrives at a barrier. Diffs of other nodes may be on their way; a reader that has their notices
+    /// requests the page.
     pub(crate) fn to_send_ahead(&self, site: &Site, copies: &impl Copies) -> Vec<(NodeId, Vec<PageId>)> {
         if self.supplies.orders.is_empty() {
             return Vec::new();

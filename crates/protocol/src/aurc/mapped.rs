@@ -1,37 +1,43 @@
 //! Automatic update where nodes share memory: pages that every node has mapped onto their home's frame.
 //!
-//! Read first: Blumrich, Li, Alpert, Dubnicki, Felten, Sandberg, *Virtual Memory Mapped Network Interface for the SHRIMP Multicomputer*, ISCA
-//! 1994, for the mappings on which automatic update rests (Barli and others, section 2.2 and figure 2: outgoing and incoming buffers); then
-//! [`crate::aurc`].
+//! Read first: Blumrich, Li, Alpert, Dubnicki, Felten, Sandberg, *Virtual Memory Mapped Network Interface for
+//! the SHRIMP Multicomputer*, ISCA 1994, for the mappings on which automatic update rests (Barli and others,
+//! section 2.2 and figure 2: outgoing and incoming buffers); then [`crate::aurc`].
 //!
-//! In the papers a copy is mapped to its home's page, and the network interface repeats each store there. Nodes that share memory need no
-//! interface for that: all of them map the home's frame itself. A store is at the home when it is done; there is no copy, twin, diff, notice or
-//! fetch, and nothing is left for the release.
+//! In the papers a copy is mapped to its home's page, and the network interface repeats each store there.
+//! Nodes that share memory need no interface for that: all of them map the home's frame itself. A completed
+//! store is at the home; there is no copy, twin, diff, notice or fetch, and the release has nothing left to
+//! send.
 //!
-//! **The deviation**: loads go to the home's frame too, where the 1996 machine had a local copy to read from. So nobody reads a page that
-//! is behind, and nobody invalidates one.
+//! **The deviation**: loads go to the home's frame too, where the 1996 machine had a local copy to read from.
+//! So no node reads an outdated page, and no node invalidates one.
 //!
 //! | state | load, store | atomic word | release | notice |
 //! |---|---|---|---|---|
-//! | mapped, from its allocation to the end of the job | run free | at the home, by message | – | nobody sends one |
+//! | mapped, from its allocation to the end of the job | run free | at the home, by message | – | none is sent |
 //!
-//! **Which pages**: runs of one home of a region, [`RUN_BYTES_MIN`] or more each, as the region places its pages; up to [`RUNS_MAX`] of them in a job, since each costs
-//! every node mappings, of which a process may have 65,530. That follows from what all nodes know alike when they allocate, so every
-//! node maps the same pages at the same collective and nobody ever holds a copy. The other pages are under [`super::Aurc`] itself.
+//! **Which pages**: runs of one home of a region, [`RUN_BYTES_MIN`] or more each, as the region places its
+//! pages; at most [`RUNS_MAX`] of them in a job, since each costs every node mappings, of which a process may
+//! have 65,530. The choice follows from what all nodes know when they allocate, so every node maps the same
+//! pages at the same collective and no node ever has a copy. The other pages are under [`super::Aurc`]
+//! itself.
 //!
-//! **They stay.** Homes of mapped pages do not move: whoever stores to one stores into the same memory, so nobody is a better home. For the same reason
-//! a run of a region that is placed by first touch is cut and mapped as if it were placed in blocks; only its other pages go where they are
-//! touched first.
+//! **They do not move.** Every node stores into the same memory, so no other home of a mapped page is better.
+//! For the same reason a run of a region that is placed by first touch is cut and mapped as if it were placed
+//! in blocks; only its other pages move to their first touchers.
 //!
-//! Why this is right:
-//! - *A release orders the stores before it.* What the engine sends for a release, it sends after the thread's stores in program order: the thread, or the
-//!   last of its team, has called the engine under its host's lock. A message travels through memory that both nodes have mapped; its sender
-//!   publishes it by a store with release order and its receiver finds it by a load with acquire order, and so on along every chain of
-//!   messages and locks up to the thread that goes on. The frames are memory of the same machine, so on x86-64 and aarch64 alike, whose memory is
-//!   coherent and whose stores reach all other processors at once, whoever goes on behind an acquire finds the stores in them.
-//! - *A node may go on before others have mapped.* It stores into the home's frame, which is there from the home's beginning, and whoever
-//!   maps later finds the stores. No other node can know the address before it has left the collective too.
-//! - *Atomic words* are operated on in the home's frame, by the home: in one order, and plain loads find the results.
+//! Why this is correct:
+//! - *A release orders the stores before it.* The engine sends the messages of a release after the thread's
+//!   stores in program order: the thread, or the last of its team, has called the engine under its host's
+//!   lock. A message travels through memory that both nodes have mapped; its sender publishes it by a store
+//!   with release order and its receiver finds it by a load with acquire order, and so on along every chain
+//!   of messages and locks up to the thread that goes on. The frames are memory of the same machine. On
+//!   x86-64 and aarch64, whose memory is coherent and whose stores reach all other processors at once, a
+//!   thread that goes on after an acquire therefore finds the stores in them.
+//! - *A node may go on before others have mapped.* It stores into the home's frame, which exists from the
+//!   home's start, and a node that maps later finds the stores. No other node can know the address before it
+//!   has left the collective too.
+//! - The home operates on *atomic words* in its frame: in one order, and plain loads find the results.
 
 use std::collections::VecDeque;
 
@@ -44,17 +50,18 @@ use crate::home::{HomeMap, Layout, Located};
 use crate::words::{Client, Operated, Turns};
 use crate::{Done, Effect, Expected, Outcome, ProtocolError, Waiter, unexpected};
 
-/// A run of pages of one home is mapped if it has so many bytes: shorter ones would cost more mappings than they save faults.
+/// The least length in bytes of a run of pages of one home that is mapped: shorter ones would cost more
+/// mappings than they save faults.
 pub const RUN_BYTES_MIN: u64 = 2 << 20;
 
-/// Runs that a job maps, at most. Each takes up to six of a process's mappings: itself and what it leaves on its sides, in two views, and
-/// guards between regions.
+/// The maximum number of runs that a job maps. Each takes up to six of a process's mappings: itself and the
+/// remainders on its sides, in two views, and guards between regions.
 pub const RUNS_MAX: usize = 4096;
 
-/// Which runs of pages are mapped.
+/// The rule by which runs of pages are mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappingRule {
-    /// So many bytes a run has, at least.
+    /// The minimum number of bytes of a run.
     pub run_bytes_min: u64,
 }
 
@@ -64,17 +71,17 @@ impl Default for MappingRule {
     }
 }
 
-/// A part of a region that is to be allocated.
+/// A part of a region that is about to be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Its granules: whole pages.
+    /// Its granules, which are whole pages.
     pub granules: PageRange,
-    /// The home of all of them, onto whose frames they are mapped; else they are not.
+    /// The home onto whose frames all of them are mapped, or `None` if they are not mapped.
     pub mapped_onto: Option<NodeId>,
 }
 
 impl MappingRule {
-    /// Cuts a region into runs that are mapped, `runs_max` of them at most, and what is between them.
+    /// Cuts a region into at most `runs_max` runs that are mapped, and the parts between them.
     pub(crate) fn parts(
         self,
         homes: &HomeMap,
@@ -87,7 +94,8 @@ impl MappingRule {
         let region = layout.granules;
         let mut rest = region;
         let is_mapped = |run: &(PageRange, NodeId)| run.0.count >= granules_min;
-        // Of a region that is spread page by page no run is longer than the first: it need not be walked through.
+        // In a region that is spread page by page no run is longer than the first, so the others need no
+        // look.
         let mut runs = homes.runs(layout).peekable();
         let some = runs.peek().is_some_and(is_mapped);
         for (run, home) in runs.filter(is_mapped).take(if some { runs_max } else { 0 }) {
@@ -106,7 +114,7 @@ impl MappingRule {
 /// The pages of a node that are mapped onto their homes' frames.
 #[derive(Debug, Default)]
 pub struct Mapped {
-    /// Operations that the host has yet to carry out.
+    /// Operations that the host must still carry out.
     operations: VecDeque<(Client, u32)>,
     /// Words of other homes for whose results threads of this node wait.
     asked: FxHashMap<Ticket, (PageId, u32)>,
@@ -137,7 +145,7 @@ impl Coherence for Mapped {
         Access::Write
     }
 
-    /// All pages are alike, and nothing is kept of any.
+    /// Returns no pages: all mapped pages are in the same state, and none is stored.
     fn known_pages(&self) -> Vec<PageId> {
         Vec::new()
     }
@@ -146,7 +154,7 @@ impl Coherence for Mapped {
         Some(Ok("mapped"))
     }
 
-    /// A fault source may take access away for reasons of its own: then it is given again.
+    /// Gives access again that a fault source has taken away for its own reasons.
     fn fault(&mut self, site: &mut Site, page: Located, _wanted: Access, waiter: Option<Waiter>) {
         site.out.push(Effect::Protect { pages: page.span(), access: Access::Write });
         waiter.into_iter().for_each(|waiter| site.out.wake(waiter, Outcome::Done));
@@ -201,7 +209,7 @@ impl Coherence for Mapped {
         }
     }
 
-    /// Somebody has taken the page for a copy.
+    /// Rejects a notice: its sender has taken the page for a copy.
     fn handle_notice(
         &mut self,
         site: &mut Site,

@@ -1,5 +1,5 @@
-//! Which claims to pages are granted, at the root of the tree, where all that was written since the last
-//! collective is known.
+//! Decides which claims to pages are granted. The root of the tree does this, because it knows all writes
+//! since the last collective.
 //!
 //! A node that has written a page whose home is elsewhere may claim the page with its arrival. It gets the
 //! page if no other node has written it, nor claims it, nor is given it, and if its home does not keep it.
@@ -14,7 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::Arrival;
 use crate::home::HomeMap;
 
-/// Of what all nodes propose, what they agree on.
+/// Returns what all nodes agree on of their proposals.
 pub(super) fn settle(
     moves: Vec<HomeMoves>,
     arrivals: &[(NodeId, Arrival)],

@@ -1,4 +1,4 @@
-//! Acquires: learning what changed from write notices.
+//! Acquires: learning from write notices what changed.
 
 use hiroba_base::{PageRange, PageSet, PageSize, VectorTimestamp};
 use hiroba_wire::{Knowledge, Placement};
@@ -10,7 +10,7 @@ use crate::home::Layout;
 use crate::{Effect, Fact};
 
 impl Consistency {
-    /// What someone who has seen `timestamp` must be told.
+    /// Returns the knowledge that a node that has seen `timestamp` lacks.
     pub(super) fn knowledge_beyond(&self, timestamp: &VectorTimestamp) -> Knowledge {
         Knowledge {
             timestamp: self.site.timestamp.clone(),
@@ -20,7 +20,7 @@ impl Consistency {
         }
     }
 
-    /// Declares a region that the protocol of this number keeps coherent, but for what is mapped.
+    /// Declares a region that the protocol of this number keeps coherent, except its mapped parts.
     pub(super) fn place_region(
         &mut self,
         index: usize,
@@ -49,7 +49,7 @@ impl Consistency {
         });
         for Part { granules, mapped_onto } in parts {
             let placement = match (placement, mapped_onto) {
-                // Nobody is without a page that all have mapped, so nobody is the first to touch it.
+                // No node lacks a page that all have mapped, so no node is the first to touch it.
                 (Placement::FirstTouch, Some(_)) => Placement::Block,
                 (other, _) => other,
             };
@@ -68,7 +68,7 @@ impl Consistency {
         self.site.out.keep(std::mem::take(&mut self.site.deferred));
     }
 
-    /// The region is known now: passes on what has been noticed of it.
+    /// Passes on the notices about the region, which is known now.
     fn place_notices(&mut self, region: PageRange) {
         let Consistency { site, protocols, unplaced, .. } = self;
         let mut voided = PageSet::new();
@@ -78,7 +78,7 @@ impl Consistency {
         debug_assert!(voided.is_empty(), "nobody has touched a page of a region that is new");
     }
 
-    /// The pages that lost their access by it.
+    /// Absorbs knowledge. Returns the pages that lost their access by it.
     pub(super) fn absorb(&mut self, knowledge: &Knowledge, keep_for_others: bool) -> PageSet {
         let Consistency { site, protocols, beyond, team, unplaced, .. } = self;
         debug_assert_eq!(
@@ -87,7 +87,8 @@ impl Consistency {
             "a timestamp that was decoded speaks of all nodes"
         );
         let mut voided = PageSet::new();
-        // The manager will count us as having seen what we tell with our arrival, so we must be able to tell it.
+        // The manager will assume that this node has seen what it reports with its arrival, so the node must
+        // be able to report it.
         let for_arrival =
             knowledge.beyond_arrival && knowledge.epoch == site.collectives_done && !team.has_arrived();
         for notice in &knowledge.notices {
@@ -112,6 +113,10 @@ impl Consistency {
         site.timestamp.merge(&knowledge.timestamp);
         site.invalidate(&voided, |page| protocols.access(page));
         protocols.each(site, |protocol, site| protocol.end_invalidation(site));
+        if site.orders_fetches {
+            // Diffs that waited for these notices.
+            site.out.keep(std::mem::take(&mut site.deferred));
+        }
         if let Some(before) = before {
             let seen = Fact::seen(site.me, &before, &site.timestamp);
             site.tell(|| seen);

@@ -13,17 +13,18 @@ use crate::team::Gathered;
 use crate::{Expected, Fact, Outcome, ProtocolError, Waiter, unexpected};
 
 impl Consistency {
-    /// A thread has come to a collective; the node arrives with the last thread of its team.
+    /// Notes that a thread has come to a collective; the node arrives with the last thread of its team.
     pub(super) fn gather(&mut self, collective: Collective, waiter: Waiter) {
         match self.team.gather(collective, waiter, self.locks.any_held()) {
             Gathered::Waiting => {}
             Gathered::All => self.site.release_for(AfterRelease::Arrive(collective)),
+            Gathered::Over => self.site.out.wake(waiter, Outcome::Collective(collective)),
             Gathered::Refused(misuse) => self.site.out.wake(waiter, Outcome::Misuse(misuse)),
             Gathered::Mismatch(sentence) => self.site.out.end_job(sentence),
         }
     }
 
-    /// This node has come.
+    /// Arrives: this node has come.
     pub(super) fn arrive(&mut self, collective: Collective) {
         assert!(self.team.has_arrived(), "a node arrives with the last thread of its team");
         assert!(self.leaving.is_none(), "a node has left a collective before it arrives at the next");
@@ -34,7 +35,7 @@ impl Consistency {
         let timestamp = site.timestamp.clone();
         let knowledge = Knowledge { timestamp, notices, epoch, beyond_arrival: false };
         let Consistency { site, protocols, .. } = self;
-        // Who leaves reads and hands over nothing any more.
+        // A node that leaves the job reads no more and hands nothing over.
         let goes_on = !collective.ends_the_job();
         let mut moves = Vec::new();
         for protocol in protocols.all.iter_mut().filter(|_| goes_on) {
@@ -60,7 +61,8 @@ impl Consistency {
         Ok(())
     }
 
-    /// All nodes have come: those below are told, and this node leaves as soon as that is done ([`leave`](Self::leave)), since they wait.
+    /// Handles the departure of all nodes: informs the nodes below, and lets this node leave as soon as that
+    /// is done ([`leave`](Self::leave)), since they wait.
     pub(super) fn handle_departure(
         &mut self,
         from: NodeId,
@@ -70,13 +72,13 @@ impl Consistency {
         let out = &mut self.site.out;
         let knowledge = self.meeting.handle_departure(from, epoch, &departure, out)?;
         let Departure { collective, moves, .. } = departure;
-        // The departure is only told where this node has arrived, and so has left the collective before.
+        // A departure is accepted only if this node has arrived, and so has left the previous collective.
         assert!(self.leaving.is_none(), "a node leaves one collective at a time");
         self.leaving = Some(Leaving { from, epoch, collective, knowledge, moves });
         Ok(())
     }
 
-    /// This node is told what the others know.
+    /// Leaves the collective with the knowledge of the other nodes.
     pub(super) fn leave(&mut self, leaving: &Leaving) -> Result<(), ProtocolError> {
         let Leaving { epoch, collective, ref knowledge, ref moves, .. } = *leaving;
         assert!(self.team.has_arrived(), "a node leaves a collective that it has arrived at");
@@ -87,25 +89,29 @@ impl Consistency {
         self.handle_moves(moves)?;
         self.each(|protocol, site| protocol.take_supplies(site));
         let site = &mut self.site;
-        // Everybody has seen every interval up to here: nobody will ask for these notices again.
+        // All nodes have seen every interval up to here, so no node will need these notices again.
         site.log.forget_through(&knowledge.timestamp);
         self.beyond = IntervalLog::new(site.limits.nodes);
-        for waiter in self.team.disperse() {
+        for waiter in self.team.disperse(collective) {
             site.tell(|| Some(Fact::Met { waiter, epoch }));
             site.out.wake(waiter, Outcome::Collective(collective));
         }
-        for (from, bytes) in std::mem::take(&mut self.of_later_epochs) {
+        for (from, bytes) in std::mem::take(&mut self.site.of_later_epochs) {
             let message = Message::decode(&bytes, &self.site.limits).expect("it was decoded when it came");
             self.dispatch(from, &message)?;
         }
-        // Last: what is read from a home's frame must hold all that is known by then. Who leaves reads nothing any more.
+        for protocol in &mut self.protocols.all {
+            protocol.handle_caught_up(&mut self.site)?;
+        }
+        // Last, because a page that is read from a home's frame must contain all that is known by then. A
+        // node that leaves the job reads nothing any more.
         if !collective.ends_the_job() {
             self.each(|protocol, site| protocol.begin_phase(site, &voided));
         }
         Ok(())
     }
 
-    /// Everybody has agreed on these at the same collective.
+    /// Handles moves on which all nodes have agreed at the same collective.
     fn handle_moves(&mut self, moves: &[HomeMoves]) -> Result<(), ProtocolError> {
         let Consistency { site, protocols, .. } = self;
         let mut of_each: BTreeMap<usize, Vec<PageMove>> = BTreeMap::new();
@@ -126,26 +132,28 @@ impl Consistency {
         Ok(())
     }
 
-    /// Whether the sender has left a collective from which this node has not heard yet. If so, the message must wait.
+    /// Returns true if the sender has left a collective whose departure this node has not received. If so,
+    /// the message must wait.
     pub(super) fn is_of_later_epoch(&self, knowledge: &Knowledge) -> bool {
         knowledge.epoch > self.site.collectives_done
     }
 
     /// Keeps a message until its sender's last collective is over here too. A later publication of a node may
-    /// leave out what an earlier one told, so the two are merged.
+    /// omit what an earlier one contained, so the two are merged.
     pub(super) fn keep_for_its_epoch(&mut self, from: NodeId, message: &Message<'_>) {
         let Message::Publish { knowledge, count } = message else {
-            return self.of_later_epochs.push((from, message.encode()));
+            return self.site.of_later_epochs.push((from, message.encode()));
         };
         let limits = self.site.limits;
         let older = |(sender, bytes): &(NodeId, Vec<u8>)| match Message::decode(bytes, &limits) {
             Ok(Message::Publish { knowledge, .. }) if *sender == from => Some(knowledge),
             _ => None,
         };
-        let older = self.of_later_epochs.iter().enumerate().find_map(|(at, kept)| Some((at, older(kept)?)));
+        let older =
+            self.site.of_later_epochs.iter().enumerate().find_map(|(at, kept)| Some((at, older(kept)?)));
         let mut knowledge = knowledge.clone();
         if let Some((at, older)) = older {
-            self.of_later_epochs.remove(at);
+            self.site.of_later_epochs.remove(at);
             knowledge.beyond_arrival |= older.beyond_arrival;
             let news = std::mem::replace(&mut knowledge.notices, older.notices);
             let told: BTreeSet<_> = knowledge.notices.iter().map(|told| (told.node, told.seq)).collect();
@@ -153,6 +161,6 @@ impl Consistency {
                 .notices
                 .extend(news.into_iter().filter(|notice| !told.contains(&(notice.node, notice.seq))));
         }
-        self.of_later_epochs.push((from, Message::Publish { knowledge, count: *count }.encode()));
+        self.site.of_later_epochs.push((from, Message::Publish { knowledge, count: *count }.encode()));
     }
 }

@@ -1,4 +1,4 @@
-//! Which protocol keeps which pages coherent.
+//! The assignment of pages to the protocols that keep them coherent.
 
 use hiroba_base::{Access, NodeId, PageId, PageRange};
 
@@ -6,26 +6,26 @@ use crate::aurc::mapped::{Mapped, MappingRule};
 use crate::coherence::{Coherence, Site};
 use crate::{HomePolicy, Protocol};
 
-/// The protocols of a job, and which pages are whose.
+/// The protocols of a job, and the pages of each.
 #[derive(Debug)]
 pub(super) struct Protocols {
-    /// The job's first.
+    /// The protocols, the job's first one in front.
     pub(super) all: Vec<Box<dyn Coherence>>,
-    /// What the others are.
+    /// The keepers of the other entries.
     pub(super) others: Vec<Keeper>,
-    /// Which runs of pages are mapped onto their homes' frames, where nodes share memory.
+    /// The rule by which runs of pages are mapped onto their homes' frames, if nodes share memory.
     pub(super) mapping: Option<MappingRule>,
-    /// How many of them there are.
+    /// The number of runs that are mapped.
     pub(super) runs_mapped: usize,
     /// The other nodes whose frames this one can read itself.
     pub(super) reached: Vec<NodeId>,
-    /// How homes move.
+    /// The policy by which homes move.
     pub(super) home_policy: HomePolicy,
-    /// Regions, and parts of them, under others than the first, by ascending first granule.
+    /// Regions, and parts of them, under other protocols than the first, by ascending first granule.
     pub(super) regions: Vec<(PageRange, usize)>,
 }
 
-/// What keeps pages coherent, if not the job's first protocol.
+/// The protocol or mapping that keeps pages coherent, other than the job's first protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keeper {
     Protocol(Protocol),
@@ -34,7 +34,7 @@ pub(super) enum Keeper {
 }
 
 impl Protocols {
-    /// One protocol for all pages, until regions are given to others.
+    /// Uses one protocol for all pages, until regions are given to others.
     pub(super) fn of_one(first: Box<dyn Coherence>) -> Protocols {
         Protocols {
             all: vec![first],
@@ -62,17 +62,17 @@ impl Protocols {
         self.all[self.index_of(page)].access(page)
     }
 
-    /// Has each protocol act.
+    /// Calls `act` for each protocol.
     pub(super) fn each(&mut self, site: &mut Site, mut act: impl FnMut(&mut dyn Coherence, &mut Site)) {
         self.all.iter_mut().for_each(|protocol| act(&mut **protocol, site));
     }
 
-    /// Whether this is so of any protocol.
+    /// Returns true if `is_so` is true of any protocol.
     pub(super) fn any(&self, is_so: impl Fn(&dyn Coherence) -> bool) -> bool {
         self.all.iter().any(|protocol| is_so(&**protocol))
     }
 
-    /// The number of what is not the first.
+    /// Returns the index of a keeper that is not the first protocol.
     pub(super) fn index_for(&mut self, keeper: Keeper) -> usize {
         assert_eq!(self.all.len(), 1 + self.others.len(), "each keeper but the first is named");
         let known = self.others.iter().position(|other| *other == keeper);
@@ -84,11 +84,12 @@ impl Protocols {
             coherence.move_homes(self.home_policy);
             self.others.push(keeper);
             self.all.push(coherence);
+            self.all.iter_mut().for_each(|coherence| coherence.keep_order_with_others());
             self.others.len() - 1
         })
     }
 
-    /// These pages are under the one of that number.
+    /// Assigns these pages to the protocol with that index.
     pub(super) fn give(&mut self, pages: PageRange, index: usize) {
         assert!(index < self.all.len(), "{}: expected one of {} keepers", pages.first, self.all.len());
         if index > 0 {

@@ -28,7 +28,7 @@ impl Consistency {
         }
     }
 
-    /// The interval that the hold belongs to is closed.
+    /// Gives up the lock, after the interval of the hold is closed.
     pub(super) fn give_up(&mut self, lock: LockId, waiter: Waiter) {
         self.tell_released(lock, waiter);
         let actions = self.locks.release(lock, &self.site.timestamp);
@@ -43,8 +43,8 @@ impl Consistency {
         }
     }
 
-    /// A thread unlocks. Where nobody elsewhere waits for what it has written, and all protocols are lazy,
-    /// the interval stays open.
+    /// Unlocks for a thread. If no other node waits for its writes, and all protocols are lazy, the interval
+    /// stays open.
     fn unlock(&mut self, lock: LockId, waiter: Waiter) {
         let is_eager = self.site.acquires_end_intervals
             || self.protocols.any(|protocol| !protocol.leaves_intervals_open());
@@ -57,7 +57,7 @@ impl Consistency {
         self.site.out.wake(waiter, Outcome::Done);
     }
 
-    /// The interval is closed that another node waits for, with the lock.
+    /// Hands over the lock for which another node waits, after the interval is closed.
     pub(super) fn hand_over_released(&mut self, lock: LockId, pages: u64) {
         let actions = self.locks.hand_over_released(lock, pages, &self.site.timestamp);
         self.carry_out(actions);

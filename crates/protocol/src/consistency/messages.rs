@@ -1,4 +1,4 @@
-//! Messages: which part of the node they are for, and which must wait.
+//! Messages: chooses the part of the node that handles each, and keeps those that must wait.
 
 use hiroba_base::{NodeId, PageRange};
 use hiroba_wire::Message;
@@ -15,8 +15,9 @@ impl Consistency {
         Subject::of(message, |page| self.site.homes.is_allocated(page))
     }
 
-    /// Keeps what is said to a home whose sender's earlier words are kept, or not handled yet: a later diff must not be applied before an earlier
-    /// one, nor a page be served without diffs that its reader has sent. Whether it did.
+    /// Keeps a message to a home if earlier messages of its sender are kept, or not handled yet: a later diff
+    /// must not be applied before an earlier one, and no page be served without diffs that its reader has
+    /// sent. Returns true if so.
     pub(super) fn comes_behind_kept(&mut self, from: NodeId, message: &Message<'_>) -> bool {
         if self.comes_behind_deferred(from, message) {
             return true;
@@ -33,7 +34,7 @@ impl Consistency {
         self.subject(message).is_some_and(|subject| subject.is_for_home)
     }
 
-    /// Keeps what is said to a home behind what its sender said too early. Whether it did.
+    /// Queues a message for a home behind its sender's queued ones. Returns true if queued.
     pub(super) fn comes_behind_deferred(&mut self, from: NodeId, message: &Message<'_>) -> bool {
         let is_behind =
             self.site.deferred.iter().any(|(sender, _)| *sender == from) && self.is_for_home(message);

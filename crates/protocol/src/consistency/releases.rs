@@ -61,17 +61,22 @@ impl Consistency {
             self.site.log.record(self.site.me, seq, &noticed);
         }
         if makes_known {
-            // As it is now: with the effects that follow this node may leave a collective, and have seen what is concurrent.
+            // Taken now: by the effects that follow this node may leave a collective, and have seen
+            // concurrent intervals.
             let (timestamp, epoch) = (self.site.timestamp.clone(), self.site.collectives_done);
             self.site.out.push(Effect::IntervalEnded { seq, timestamp, epoch });
         }
         self.locks.note_release_ended();
+        for home in std::mem::take(&mut self.site.flushed_to) {
+            // Directly behind the diffs, which the home applies only then.
+            self.inform(home, None);
+        }
         self.after_release(then, noticed.len());
     }
 
-    /// Tells `to`, which has seen `seen` at least, all that this node has seen. Links keep the order, so it
-    /// has seen this, too, when it hears what is sent next.
-    fn publish(&mut self, to: NodeId, seen: &VectorTimestamp, waiter: Waiter) {
+    /// Sends `to`, which has seen at least `seen`, all that this node has seen. Links keep the order, so it
+    /// has seen this before it receives later messages.
+    fn publish(&mut self, to: NodeId, seen: &VectorTimestamp, waiter: Option<Waiter>) {
         let knowledge = self.knowledge_beyond(seen);
         self.told.insert(to, self.site.timestamp.clone());
         let next = self.publications.entry(to).or_default();
@@ -81,7 +86,18 @@ impl Consistency {
         self.site.out.send(to, &Message::Publish { knowledge, count });
     }
 
-    /// The interval is closed, and changed this many pages.
+    /// Returns true if this node has seen intervals that it has not reported to `to`.
+    fn has_news_for(&self, to: NodeId) -> bool {
+        self.told.get(&to) != Some(&self.site.timestamp)
+    }
+
+    /// Reports to a node what was not reported before. `waiter` is the thread that requested it, if one did.
+    fn inform(&mut self, to: NodeId, waiter: Option<Waiter>) {
+        let told = self.told.get(&to).cloned();
+        self.publish(to, &told.unwrap_or(VectorTimestamp::new(self.site.limits.nodes)), waiter);
+    }
+
+    /// Does what follows the release. The interval is closed, and changed this many pages.
     fn after_release(&mut self, then: AfterRelease, pages: u64) {
         match then {
             AfterRelease::HandOver(lock) => self.hand_over_released(lock, pages),
@@ -98,17 +114,22 @@ impl Consistency {
             AfterRelease::Acquire(sync, waiter) => self.begin_acquire(sync, waiter),
             AfterRelease::Arrive(collective) => self.arrive(collective),
             AfterRelease::Publish(to, waiter) => {
-                // What `to` has seen is not known here: it gets all since the last barrier.
-                self.publish(to, &VectorTimestamp::new(self.site.limits.nodes), waiter);
+                // The intervals that `to` has seen are not known here, so it gets all since the last barrier.
+                self.publish(to, &VectorTimestamp::new(self.site.limits.nodes), Some(waiter));
                 self.site.out.wake(waiter, Outcome::Done);
             }
             AfterRelease::Inform(to, waiter) => {
-                let told = self.told.get(&to).cloned();
-                // A record of the run wants every publication.
-                if self.site.tells || told.as_ref() != Some(&self.site.timestamp) {
-                    self.publish(to, &told.unwrap_or(VectorTimestamp::new(self.site.limits.nodes)), waiter);
+                // A record of the run needs every publication.
+                if self.site.tells || self.has_news_for(to) {
+                    self.inform(to, Some(waiter));
                 }
                 self.site.out.wake(waiter, Outcome::Done);
+            }
+            AfterRelease::Order(page, to) => {
+                if self.has_news_for(to) {
+                    self.inform(to, None);
+                }
+                self.protocols.of(page).go_on_after_release(&mut self.site, page);
             }
             AfterRelease::Move => self.each(|protocol, site| protocol.move_after_release(site)),
             AfterRelease::GiveUp => self.each(|protocol, site| protocol.give_up_after_release(site)),

@@ -1,4 +1,4 @@
-//! How the blocks of a diff are written and read.
+//! Writes and reads the blocks of a diff.
 
 use hiroba_base::{BLOCK_BYTES, BlockChanges, ChangedBytes};
 
@@ -9,33 +9,33 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 /// All bits of each byte of a word but the highest.
 const LOW_SEVEN: u64 = 0x7f * ONES;
 
-/// A line of which more words than this have changed, not all of them whole, has a mask of 8 bytes: a shorter
-/// one would save little space, and take time on both sides.
+/// The maximum number of changed words of a line, not all of them whole, for which its mask is short. A line
+/// with more has a mask of 8 bytes: a shorter one would save little space, and take time on both sides.
 const SPARSE_WORDS_MAX: u32 = 3;
 
-/// What comes before the masks of a block takes no more: a number and the kinds.
+/// The maximum number of bytes before the masks of a block: a number and the kinds.
 const HEAD_BYTES_MAX: usize = 2 + 17;
-/// Nor does a mask.
+/// The maximum number of bytes of a mask.
 const MASK_BYTES_MAX: usize = 8;
 
 /// Writes a diff, block by block.
 #[derive(Debug)]
 pub struct Encoder<'a> {
     out: &'a mut Vec<u8>,
-    /// The block behind the last one.
+    /// The block after the last one.
     next: usize,
 }
 
 impl Encoder<'_> {
-    /// Appends to `out`.
+    /// Returns an encoder that appends to `out`.
     pub fn new(out: &mut Vec<u8>) -> Encoder<'_> {
         Encoder { out, next: 0 }
     }
 
-    /// Appends a block; nothing when nothing has changed in it.
+    /// Appends a block, or nothing if nothing has changed in it.
     ///
     /// # Panics
-    /// When it is not behind the one before, or has not a byte for each that has changed.
+    /// If it is not after the previous block, or does not have a byte for each one that has changed.
     pub fn push(&mut self, changes: BlockChanges<'_>) {
         let BlockChanges { block, changed, bytes } = changes;
         assert!(block >= self.next, "blocks of a diff ascend");
@@ -103,16 +103,16 @@ pub struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    /// The blocks of a diff, which may come from anywhere. What has changed in each is told in `changed`,
-    /// whatever that holds before: who reads many diffs has it made once.
+    /// Reads the blocks of a diff, which may come from anywhere. The changed bytes of each are written to
+    /// `changed`, whose content before does not matter, so that a reader of many diffs allocates it once.
     pub fn of(runs: &'a [u8], changed: &'a mut ChangedBytes) -> Blocks<'a> {
         Blocks { heads: Heads::of(runs), changed }
     }
 
-    /// The next block, or `None` at the end.
+    /// Returns the next block, or `None` at the end.
     ///
     /// # Errors
-    /// When the rest does not begin with a block.
+    /// If the rest does not begin with a block.
     #[expect(clippy::should_implement_trait, reason = "what it gives borrows from it")]
     pub fn next(&mut self) -> Result<Option<BlockChanges<'_>>, DiffError> {
         let Blocks { heads, changed } = self;
@@ -123,21 +123,21 @@ impl<'a> Blocks<'a> {
         Ok(Some(BlockChanges { block, changed: if is_whole { &ALL } else { changed }, bytes }))
     }
 
-    /// How many bytes of the diff have yet to be read.
+    /// Returns the number of bytes of the diff that have not been read.
     #[cfg(test)]
     pub(super) fn left(&self) -> usize {
         self.heads.rest.len()
     }
 }
 
-/// A block, but for its masks.
+/// A block without its masks.
 pub(super) struct Head<'a> {
     pub(super) block: usize,
     pub(super) is_whole: bool,
     pub(super) bytes: &'a [u8],
 }
 
-/// Reads a diff and leaves it to others what to do with masks.
+/// Reads a diff and leaves the masks to the caller.
 #[derive(Clone, Debug)]
 pub(super) struct Heads<'a> {
     rest: &'a [u8],
@@ -149,8 +149,8 @@ impl<'a> Heads<'a> {
         Heads { rest: runs, next: 0 }
     }
 
-    /// The next block, or `None` at the end. Where it is not whole, `each` is told of its lines that have
-    /// changed, with their masks.
+    /// Returns the next block, or `None` at the end. If the block is not whole, `each` gets its changed
+    /// lines, with their masks.
     #[inline]
     pub(super) fn next(&mut self, each: impl FnMut(usize, u64)) -> Result<Option<Head<'a>>, DiffError> {
         if self.rest.is_empty() {
@@ -166,7 +166,7 @@ impl<'a> Heads<'a> {
     }
 }
 
-/// Tells of each line that has changed; returns how many bytes have.
+/// Calls `each` for each changed line. Returns the number of changed bytes.
 #[inline]
 fn read_masks(from: &mut &[u8], mut each: impl FnMut(usize, u64)) -> Result<usize, DiffError> {
     let mut rest = *from;
@@ -179,8 +179,8 @@ fn read_masks(from: &mut &[u8], mut each: impl FnMut(usize, u64)) -> Result<usiz
         high |= u64::from(kinds[1]) << (8 * group);
     }
     let mut lines = low | high;
-    // Of lines with whole words: how many there are of each word of a line. To count their bits one by one
-    // would take longer than all else.
+    // In lines with whole words, counts each word of a line. Counting their bits one by one would take longer
+    // than all else.
     let (mut words, mut bytes) = (0, 0);
     while lines != 0 {
         let line = lines.trailing_zeros() as usize;
@@ -202,7 +202,7 @@ fn read_masks(from: &mut &[u8], mut each: impl FnMut(usize, u64)) -> Result<usiz
     Ok(8 * words + bytes)
 }
 
-/// The mask of a line of which a few words have changed in part.
+/// Reads the mask of a line of which a few words have changed in part.
 fn read_sparse(rest: &mut &[u8]) -> Result<u64, DiffError> {
     let mut words = named(take_byte(rest)?)?;
     let mut mask = 0;
@@ -214,14 +214,14 @@ fn read_sparse(rest: &mut &[u8]) -> Result<u64, DiffError> {
     Ok(mask)
 }
 
-/// The mask of a line that is told byte by byte.
+/// Reads the mask of a line that has a bit for each byte.
 fn read_bytes(rest: &mut &[u8]) -> Result<u64, DiffError> {
     let (mask, behind) = rest.split_first_chunk().ok_or(DiffError::Truncated)?;
     *rest = behind;
     named(u64::from_le_bytes(*mask))
 }
 
-/// What names something: a mask that is not empty.
+/// Returns the mask if it is not empty.
 fn named<Mask: PartialEq + Default>(mask: Mask) -> Result<Mask, DiffError> {
     if mask == Mask::default() { Err(DiffError::EmptyMask) } else { Ok(mask) }
 }
@@ -234,22 +234,22 @@ fn take_byte(rest: &mut &[u8]) -> Result<u8, DiffError> {
     rest.split_off_first().copied().ok_or(DiffError::Truncated)
 }
 
-/// The lowest bit of each byte that is not 0.
+/// Returns the lowest bit of each byte that is not 0.
 fn bytes_that_are(word: u64) -> u64 {
     ((((word & LOW_SEVEN) + LOW_SEVEN) | word) >> 7) & ONES
 }
 
-/// All bits of each byte whose lowest bit is set; the others are 0.
+/// Returns all bits of each byte whose lowest bit is set; the other bytes are 0.
 fn full(lowest: u64) -> u64 {
     lowest * 0xff
 }
 
-/// A bit for each byte whose lowest bit is set; the others are 0.
+/// Returns a bit for each byte whose lowest bit is set; the other bits are 0.
 fn bits_of(lowest: u64) -> u8 {
     (lowest.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
 }
 
-/// The inverse of [`bits_of`].
+/// Computes the inverse of [`bits_of`].
 fn bytes_of(bits: u8) -> u64 {
     bytes_that_are((u64::from(bits) * ONES) & 0x8040_2010_0804_0201)
 }
@@ -262,7 +262,7 @@ fn write_number(out: &mut Vec<u8>, mut number: usize) {
     out.push(number as u8);
 }
 
-/// The largest page has 512 blocks, so two bytes must do.
+/// Reads a number. The largest page has 512 blocks, so two bytes suffice.
 fn read_number(rest: &mut &[u8]) -> Result<usize, DiffError> {
     let low = usize::from(take_byte(rest)?);
     if low < 0x80 {

@@ -4,7 +4,7 @@ use super::*;
 
 const PAGE_BYTES: usize = 2 * BLOCK_BYTES;
 
-/// What a diff writes: byte by byte, `None` where it writes nothing.
+/// Returns the bytes that a diff writes, `None` where it writes nothing.
 fn written(runs: &[u8], page_bytes: usize) -> Result<Vec<Option<u8>>, DiffError> {
     let mut page = vec![None; page_bytes];
     let mut end = 0;
@@ -16,12 +16,12 @@ fn written(runs: &[u8], page_bytes: usize) -> Result<Vec<Option<u8>>, DiffError>
     Ok(page)
 }
 
-/// The same as it should be: by the definition.
+/// Returns the bytes that a diff should write, by the definition.
 fn expected(page: &[u8], twin: &[u8]) -> Vec<Option<u8>> {
     page.iter().zip(twin).map(|(byte, twin)| (byte != twin).then_some(*byte)).collect()
 }
 
-/// The maximal runs of bytes that are written.
+/// Returns the maximal runs of written bytes.
 fn runs_of(written: &[Option<u8>]) -> Vec<Range<u32>> {
     let mut runs: Vec<Range<u32>> = Vec::new();
     for at in (0..written.len()).filter(|at| written[*at].is_some()) {
@@ -39,8 +39,8 @@ fn encoded(page: &[u8], twin: &[u8]) -> Vec<u8> {
     runs
 }
 
-/// Checks all that is done with the diff of a page against the definition.
-fn hold_against_definition(page: &[u8], twin: &[u8]) -> Result<(), TestCaseError> {
+/// Checks all operations on the diff of a page against the definition.
+fn compare_with_definition(page: &[u8], twin: &[u8]) -> Result<(), TestCaseError> {
     let runs = encoded(page, twin);
     let expected = expected(page, twin);
     prop_assert_eq!(check(&runs, page.len()), Ok(()));
@@ -54,7 +54,7 @@ fn hold_against_definition(page: &[u8], twin: &[u8]) -> Result<(), TestCaseError
     Ok(())
 }
 
-/// Which bytes of a line have changed: all the kinds that the format knows, and what lies between them.
+/// Generates the changed bytes of a line: all kinds of the format, and mixtures.
 fn line() -> impl Strategy<Value = u64> {
     let words = |words: u8| (0..64).fold(0, |mask, at| mask | u64::from(words >> (at / 8) & 1) << at);
     prop_oneof![
@@ -86,7 +86,7 @@ fn page() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
 proptest! {
     #[test]
     fn a_diff_holds_the_bytes_that_differ_and_no_others((page, twin) in page()) {
-        hold_against_definition(&page, &twin)?;
+        compare_with_definition(&page, &twin)?;
     }
 
     #[test]
@@ -98,7 +98,7 @@ proptest! {
         if !page.is_empty() {
             flips.iter().for_each(|(at, flip)| page[at.index(twin.len())] ^= flip);
         }
-        hold_against_definition(&page, &twin)?;
+        compare_with_definition(&page, &twin)?;
     }
 
     #[test]
@@ -112,7 +112,7 @@ proptest! {
         }
         prop_assert_eq!(blocks.last(), Some(&runs.len()));
         for length in 0..runs.len() {
-            // What ends with a block is a diff of its own: of fewer blocks.
+            // A prefix that ends with a block is a valid diff of fewer blocks.
             let is_good = blocks.contains(&length);
             let cut = apply(&runs[..length], PAGE_BYTES, |_, _| assert!(is_good, "a bad diff was written"));
             prop_assert_eq!(cut.is_ok(), is_good, "{} of {} bytes", length, runs.len());
@@ -126,7 +126,7 @@ proptest! {
     ) {
         let mut runs = encoded(&page, &twin);
         if !runs.is_empty() {
-            // What stands before the bytes is what matters; most of it stands in front.
+            // Only the head matters here, and most of it is at the front.
             let front = runs.len().min(40);
             damage.iter().for_each(|(at, byte)| runs[at.index(front)] = *byte);
         }
@@ -159,7 +159,7 @@ proptest! {
     }
 }
 
-/// A page of zeros in which these bytes are other ones.
+/// Returns a page of zeros in which these bytes are changed.
 fn changed(change: impl Fn(usize) -> bool) -> Vec<u8> {
     (0..4096).map(|at| u8::from(change(at))).collect()
 }

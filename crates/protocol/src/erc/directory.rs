@@ -1,75 +1,72 @@
-//! The home's side: who has copies, and telling them of changes.
+//! The home's side: keeps the copysets, and informs them of changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hiroba_base::{Access, NodeId, PageId, PageSet, VersionVector};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageDiff, PagesWanted};
 
-use super::{Erc, Mode, batches};
+use super::{Erc, Mode};
+use crate::batches::{batches, replies};
 use crate::coherence::Site;
 use crate::words::{Client, Operated};
 use crate::{Effect, Expected, PageToSend, ProtocolError, diff, unexpected};
 
-/// A reply with several pages is no longer than this: the first of them can be used while the next ones travel, and with its head it
-/// fits the longest datagram.
-const REPLY_BYTES_MAX: u64 = 60 << 10;
-
-/// What a page's home knows.
+/// The state of a page on its home.
 #[derive(Debug, Default)]
 pub(super) struct Directory {
-    /// Who has copies.
+    /// The nodes that have copies.
     pub(super) copyset: BTreeSet<NodeId>,
-    /// Those of them who got theirs while it was being written here, after a twin was made: it may hold what the diff will not show, since a
-    /// byte may have become again what it was.
+    /// Nodes that got their copy while the page was being written here, after a twin was made. Their copies
+    /// may contain values that the diff will not show, since a byte may get its old value again.
     pub(super) midway: BTreeSet<NodeId>,
-    /// Transactions that the page is in.
+    /// Transactions that include the page.
     pub(super) unsettled: BTreeSet<u64>,
-    /// When somebody keeps a record: how many operations there were on each atomic word, by offset.
+    /// The number of operations on each atomic word, by offset. Counted only when a record is kept.
     pub(super) turns: BTreeMap<u32, u64>,
 }
 
 impl Directory {
-    /// Nobody else holds the page, or will until he asks for it.
+    /// Returns true if no other node has the page or will have it without a request.
     pub(super) fn is_exclusive(&self) -> bool {
         self.copyset.is_empty() && self.unsettled.is_empty()
     }
 }
 
-/// A change that those who have copies are being told of.
+/// A change that the nodes that have copies are being informed of.
 #[derive(Debug)]
 pub(super) struct Transaction {
-    /// Answers that have yet to come, and transactions that must be settled first.
+    /// The number of answers that must still come, and of transactions that must be settled first.
     missing: usize,
     pages: Vec<PageId>,
-    /// Copies are being invalidated: they are not told of later changes, but may still be read.
+    /// True if copies are being invalidated: they get no later changes, but may still be read.
     invalidates: bool,
     /// Transactions that therefore wait for this one.
     followers: Vec<u64>,
     then: Then,
 }
 
-/// What takes place when all have answered.
+/// The action after all nodes have answered.
 #[derive(Clone, Copy, Debug)]
 enum Then {
-    /// Nothing: the answers only tell that the change is nowhere under way.
+    /// None: the answers only show that the change is nowhere under way.
     Nothing,
     /// This node's own release goes on.
     Release,
-    /// A writer is told that its diffs are performed.
+    /// A writer learns that its diffs are performed.
     Perform { writer: NodeId, page: PageId, count: u32 },
-    /// The result of an atomic operation is told.
+    /// The result of an atomic operation is reported.
     Tell(Client, Operated),
 }
 
 /// Sending copies.
 impl Erc {
-    /// Of a page that is homed here, as one in a transaction always is.
+    /// Returns the directory of a page that is homed here, as every page in a transaction is.
     fn directory(&mut self, site: &Site, page_id: PageId) -> &mut Directory {
         self.page(site, page_id).directory.as_mut().expect("the page is homed here")
     }
 
-    /// The home's side of a fault: it keeps the page's latest content and the directory of who has copies
-    /// (Sakae and others, section 2.2). Home, exclusive → home, shared, clean.
+    /// Handles a request for a copy. The home keeps the page's latest content and the directory of the nodes
+    /// that have copies (Sakae and others, section 2.2). Home, exclusive → home, shared, clean.
     pub(super) fn handle_copy_request(
         &mut self,
         site: &mut Site,
@@ -109,8 +106,7 @@ impl Erc {
 
     fn send_copies(&mut self, site: &mut Site, to: NodeId, pages: &[PageId]) -> Result<(), ProtocolError> {
         let mut shared = PageSet::new();
-        let mut replies: Vec<Vec<PageToSend>> = vec![Vec::new()];
-        let mut bytes = 0;
+        let mut sent = Vec::new();
         for page_id in pages {
             if to == site.me {
                 return Err(unexpected(Expected::RequestWithoutCopy, format!("one for {page_id}")));
@@ -124,21 +120,15 @@ impl Erc {
                 directory.midway.insert(to);
             }
             if page.access == Access::Write && !is_written {
-                // It was exclusive. What is stored from now on is stored in view of the copy.
+                // It was exclusive. From now on stores must respect the copy.
                 page.access = Access::Read;
                 shared.insert(*page_id);
             }
             let page_bytes = site.page_bytes(*page_id);
-            if bytes > 0 && bytes + u64::from(page_bytes) > REPLY_BYTES_MAX {
-                replies.push(Vec::new());
-                bytes = 0;
-            }
-            bytes += u64::from(page_bytes);
-            let copy = PageToSend { page: *page_id, page_bytes, version: VersionVector::new() };
-            replies.last_mut().expect("there is one").push(copy);
+            sent.push(PageToSend { page: *page_id, page_bytes, version: VersionVector::new() });
         }
         site.protect_all(&shared, Access::Read);
-        let replies = replies.into_iter().filter(|pages| !pages.is_empty());
+        let replies = replies(sent).into_iter();
         site.out.extend(replies.map(|pages| Effect::SendPages { to, pages, ahead_of: None }));
         Ok(())
     }
@@ -146,7 +136,7 @@ impl Erc {
 
 /// Performing changes.
 impl Erc {
-    /// Diffs have come from their writer, or from a node that is not the pages' home any more.
+    /// Handles diffs from their writer, or from a node that is not the pages' home any more.
     pub(super) fn handle_diffs(
         &mut self,
         site: &mut Site,
@@ -164,12 +154,13 @@ impl Erc {
                 self.pass_on(site, from, *page_id, &Message::EagerDiffs { writer, diffs });
                 continue;
             }
-            // A node that became the home while its diff was on its way has had the changes all the time, and later ones perhaps.
+            // A node that became the home while its diff was on its way has had the changes in its frame
+            // since then, perhaps with later ones.
             if writer != site.me {
                 site.out.push(Effect::Apply { page: *page_id, runs: runs.to_vec() });
             }
             self.home_choice.note_modified(*page_id, writer, runs.len());
-            // It may have come there with others before anybody touched it.
+            // The page may have come to the writer with others before any thread touched it.
             self.home_choice.note_touch(&site.homes, site.me, writer, *page_id);
             changed.push((*page_id, runs.to_vec()));
         }
@@ -179,7 +170,7 @@ impl Erc {
         Ok(())
     }
 
-    /// This node's release has changed pages that are homed here.
+    /// Performs this node's own changes of pages that are homed here.
     pub(super) fn perform_own(&mut self, site: &mut Site, changed: &[(PageId, Vec<u8>)]) {
         if changed.is_empty() {
             return;
@@ -192,7 +183,8 @@ impl Erc {
         self.tell_copysets(site, changed, None, self.mode, Then::Release);
     }
 
-    /// The interval ends in which copies were sent of a page that was being written here: they are given up whatever the diff shows.
+    /// Has copies given up that were sent while the page was being written here. The interval ends, and the
+    /// diff may not show what they contain.
     pub(super) fn recall_midway(&mut self, site: &mut Site, page_id: PageId) {
         let directory = self.directory(site, page_id);
         let midway = std::mem::take(&mut directory.midway);
@@ -205,7 +197,8 @@ impl Erc {
         self.directory(site, page_id).copyset = others;
     }
 
-    /// Tells all who have copies of the pages, but the writer, what has changed; when they have answered, the rest follows.
+    /// Informs all nodes that have copies of the pages, except the writer, of the changes. `then` follows
+    /// when they have answered.
     fn tell_copysets(
         &mut self,
         site: &mut Site,
@@ -254,7 +247,7 @@ impl Erc {
         self.transactions.insert(id, Transaction { missing, pages, invalidates, followers, then });
     }
 
-    /// Has a transaction wait for those that invalidate copies of its pages. How many there are.
+    /// Has a transaction wait for those that invalidate copies of its pages. Returns their number.
     fn follow(&mut self, site: &Site, id: u64, changed: &[(PageId, Vec<u8>)]) -> usize {
         let mut earlier = BTreeSet::new();
         changed.iter().for_each(|(page_id, _)| earlier.extend(&self.directory(site, *page_id).unsettled));
@@ -317,7 +310,7 @@ impl Erc {
     }
 }
 
-/// An operation on an atomic word that the page's home is asked for.
+/// A requested operation on an atomic word of a page that is homed here.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) client: Client,
@@ -372,7 +365,8 @@ impl Erc {
         };
         let changed = [(page, diff::of_bytes(offset as usize, &outcome.current.to_ne_bytes()))];
         if let Some(asker) = asker {
-            // Behind what it has been told before, and before the result. The others are told by the mode's rule.
+            // Update the requesting node's copy after all earlier changes and before the result. The mode's
+            // rule applies to the other nodes.
             let directory = self.directory(site, page);
             let others = std::mem::take(&mut directory.copyset);
             directory.copyset.insert(asker);

@@ -1,21 +1,24 @@
-//! Homes move: to who modifies a page most, at barriers, or to who faults on it most; and once, at a barrier, to who was the first to touch it
-//! where its region is placed so.
+//! Moves homes: at barriers to the node that modifies a page most, or at any time to the node that faults on
+//! it most; and, if the region is placed so, once at a barrier to the node that first touched it.
 //!
-//! The page's **base**, the node where its region places it, is fixed, and always knows the current home (SCASH; Sakae and others, section
-//! 2.2). The home hands a page over
-//! to a node that has a copy of it, so only the directory travels, and the former home keeps its frame as a copy. The new home tells the base.
+//! The page's **base**, the node where its region places it, is fixed, and always knows the current home
+//! (SCASH; Sakae and others, section 2.2). The home hands a page over to a node that has a copy of it, so
+//! only the directory travels, and the former home keeps its frame as a copy. The new home informs the base.
 //!
-//! Other nodes remember where the home was when it last spoke to them. What they say to a *former home* goes from there to the
-//! base, and on to the home. If the base gets it from the very node that it takes for the home, that node has given the page away and
-//! the next one's word is still under way: the base keeps it until then. So nothing takes more than three hops, and nothing goes in circles.
-//! Words of new homes may overtake each other: they carry how often the page has moved.
+//! Other nodes remember the sender of the last message from the page's home. A message to a *former home* is
+//! forwarded to the base, and from there to the home. If the base receives it from the very node that it
+//! takes for the home, that node has given the page away and the next home's report is still under way: the
+//! base keeps the message until then. So a message takes at most three hops and never circles. Reports of new
+//! homes may overtake each other, so they carry the number of the page's moves.
 //!
-//! **Why nothing is lost.** The home hands a page over only when nobody has yet to answer what it has told of it and when it has no
-//! unreleased writes to it. So all invalidations and updates of the former home have arrived before the new home sends one, and
-//! only pages may be under way: they are asked for again if anything overtakes them. The new home's copy is good, since it is in the copyset of a
-//! settled page, unless it was overtaken: then that node gives the page back at once, to a node whose copy is good, because
-//! nobody was home meanwhile who could have changed it. A diff that a node sent before it became the home comes back to it. It is in
-//! the frame already and is not applied, or it might undo later stores, but those who have copies are told.
+//! **Why nothing is lost.** The home hands a page over only when all nodes have answered its messages about
+//! the page and it has no unreleased writes to it. So all invalidations and updates of the former home have
+//! arrived before the new home sends one, and only pages may be under way: they are requested again if
+//! anything overtakes them. The new home's copy is valid, since it is in the copyset of a settled page,
+//! unless it was overtaken. In that case the node gives the page back at once, to a node whose copy is valid,
+//! because no node could change the page as its home meanwhile. A diff that a node sent before it became the
+//! home comes back to it. The frame contains it already, and it is not applied, since it might undo later
+//! stores, but the nodes that have copies are informed of it.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +32,7 @@ use crate::{Effect, Expected, ProtocolError, unexpected};
 
 /// Finding the home.
 impl Erc {
-    /// Sends what was said to this node as the page's home on its way to the home.
+    /// Forwards a message for the page's home, which this node is not.
     pub(super) fn pass_on(&mut self, site: &mut Site, from: NodeId, page_id: PageId, message: &Message<'_>) {
         let base = site.locate(page_id).home;
         let is_base = base == site.me;
@@ -43,7 +46,7 @@ impl Erc {
         }
     }
 
-    /// The base's: a node says that it has become the page's home.
+    /// Handles, on the base, the report of a node that it has become the page's home.
     pub(super) fn handle_moved(
         &mut self,
         site: &mut Site,
@@ -56,7 +59,7 @@ impl Erc {
             return Err(unexpected(Expected::NewsToBase, format!("of {page_id}")));
         }
         let page = self.page(site, page_id);
-        // Of the base's own moves it knows already, but not that they have come about.
+        // The base knows of its own moves already, but not that they have been completed.
         if moves >= page.moves {
             (page.known_home, page.moves) = (from, moves);
             self.send_kept(site, page_id);
@@ -73,16 +76,16 @@ impl Erc {
 /// A page's directory, on its way to the new home.
 pub(super) struct Transfer<'a> {
     pub(super) page: PageId,
-    /// How often the page has moved.
+    /// The number of the page's moves.
     pub(super) moves: u32,
     pub(super) copyset: &'a [NodeId],
-    /// How many operations there were on each atomic word, by offset.
+    /// The number of operations on each atomic word, by offset.
     pub(super) turns: &'a [(u32, u64)],
 }
 
 /// Moving.
 impl Erc {
-    /// A barrier: pages go to those who have modified most of them.
+    /// Moves pages, at a barrier, to the nodes that have modified most of them.
     pub(super) fn move_modified(&mut self, site: &mut Site) {
         let Erc { home_choice, pages, .. } = self;
         let times = |page: PageId| pages.get(&page).map_or(0, |page| page.moves);
@@ -91,7 +94,8 @@ impl Erc {
         }
     }
 
-    /// A node has faulted on the page, and a copy is on its way there (Sakae and others, section 5).
+    /// Notes that a node has faulted on the page, and that a copy is on its way there (Sakae and others,
+    /// section 5).
     pub(super) fn note_page_fault(&mut self, site: &mut Site, node: NodeId, page_id: PageId) {
         let page = self.page(site, page_id);
         let moves = page.moves;
@@ -103,8 +107,8 @@ impl Erc {
         }
     }
 
-    /// A barrier: pages go where they were touched first, unless a copy is not there any more. Where a change is still being told, at the
-    /// next barrier.
+    /// Moves pages, at a barrier, to their first touchers, unless the copy there is gone. If a change is
+    /// still under way, the page moves at the next barrier.
     pub(super) fn place_touched(&mut self, site: &mut Site) {
         for (page_id, to) in self.home_choice.take_first_touched(u64::MAX, |_| true) {
             let is_written = self.written.contains(page_id);
@@ -146,7 +150,7 @@ impl Erc {
         site.out.send(to, &Message::HomeTransfer { page: page_id, moves, copyset, turns });
     }
 
-    /// This node becomes the page's home.
+    /// Makes this node the page's home.
     pub(super) fn handle_transfer(
         &mut self,
         site: &mut Site,

@@ -1,17 +1,17 @@
-//! The rows of the state table of [`erc`](super), and which of them a page is in.
+//! The rows of the state table of [`erc`](super), and the function that finds the row of a page.
 
 use hiroba_base::Access;
 
 use super::{Mode, Page};
 
-/// What a page is on one node.
+/// The state of a page on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// There is no good copy.
+    /// There is no valid copy.
     Absent,
-    /// There is a good copy, and nothing here changes it.
+    /// There is a valid copy, and no thread here changes it.
     Clean,
-    /// There is a good copy that takes its next update only if somebody touches it before.
+    /// There is a valid copy, which takes its next update only if a thread touches it before.
     Resting,
     /// The copy is being written.
     Dirty,
@@ -26,7 +26,7 @@ pub enum State {
 }
 
 impl State {
-    /// As the table calls it.
+    /// Returns its name in the table.
     pub fn name(self) -> &'static str {
         match self {
             State::Absent => "absent",
@@ -40,7 +40,7 @@ impl State {
         }
     }
 
-    /// The row that the page is in; none if it fits no row.
+    /// Returns the row of the page, or `None` if it fits no row.
     pub(super) fn of(page: &Page, mode: Mode) -> Option<State> {
         match &page.directory {
             Some(directory) => {

@@ -3,10 +3,45 @@
 use hiroba_base::{PageId, PageSet, VersionVector};
 use hiroba_wire::{AtomicOutcome, Message, Ticket};
 
-use super::{AtomicTarget, Hlrc, HomeRequest};
+use rustc_hash::FxHashMap;
+
+use super::{Hlrc, HomeRequest};
 use crate::coherence::{AfterRelease, Coherence, Site, WordOperation};
 use crate::words::{Client, Operated};
 use crate::{Effect, Expected, ProtocolError, Waiter, unexpected};
+
+/// Atomic operations under way at other homes, by waiting thread.
+#[derive(Debug, Default)]
+pub(super) struct AtomicTargets(FxHashMap<Ticket, AtomicTarget>);
+
+/// The word of an atomic operation that is under way at another home.
+#[derive(Debug)]
+struct AtomicTarget {
+    page: PageId,
+    offset: u32,
+    /// True if the page has been read from the home's frame meanwhile, or has moved: the node does not know
+    /// whether its copy is from before or after the operation, or after later ones.
+    overtaken: bool,
+}
+
+impl AtomicTargets {
+    /// Notes that a thread requests an operation at another home.
+    pub(super) fn begin(&mut self, ticket: Ticket, page: PageId, offset: u32) {
+        let before = self.0.insert(ticket, AtomicTarget { page, offset, overtaken: false });
+        assert!(before.is_none(), "thread {ticket} waits for one operation at a time");
+    }
+
+    /// Notes that the copy of the page may be newer or older than the results of operations under way.
+    pub(super) fn overtake(&mut self, page: PageId) {
+        let under_way = self.0.values_mut().filter(|target| target.page == page);
+        under_way.for_each(|target| target.overtaken = true);
+    }
+
+    /// Returns true if operations on words of the page are under way.
+    pub(super) fn are_in(&self, page: PageId) -> bool {
+        self.0.values().any(|target| target.page == page)
+    }
+}
 
 impl Hlrc {
     pub(super) fn begin_atomic(&mut self, site: &mut Site, asked: WordOperation) {
@@ -18,14 +53,12 @@ impl Hlrc {
             return self.handle_home_request(site, page_id, &needed, request);
         }
         // The operation must find this thread's own plain stores at the home.
-        self.send_withheld(site);
-        let target = AtomicTarget { page: page_id, offset, overtaken: false };
-        let before = self.atomic_targets.insert(waiter.0, target);
-        assert!(before.is_none(), "thread {} waits for one operation at a time", waiter.0);
+        self.moves.send_withheld(site);
+        self.atomic_targets.begin(waiter.0, page_id, offset);
         let is_watched = self.pages.get(&page_id).is_some_and(|page| page.watched);
         let may_be_dirty = is_watched || self.written.contains(page_id);
         if may_be_dirty {
-            // Those of the open interval, too: their diff goes first.
+            // The diffs of the open interval must be there, too: they go first.
             site.release_for(AfterRelease::Operate(asked));
         } else {
             self.ask_to_operate(site, asked);
@@ -36,7 +69,7 @@ impl Hlrc {
         let WordOperation { page, offset, operation, waiter } = asked;
         let (needed, home) = (self.needed(page), site.locate(page).home);
         let ticket = waiter.0;
-        debug_assert!(self.atomic_targets.contains_key(&ticket), "thread {ticket}: its word is noted");
+        debug_assert!(self.atomic_targets.0.contains_key(&ticket), "thread {ticket}: its word is noted");
         site.out.send(home, &Message::AtomicRequest { ticket, page, offset, operation, needed });
     }
 
@@ -64,7 +97,7 @@ impl Hlrc {
         outcome: AtomicOutcome,
         turn: u64,
     ) -> Result<(), ProtocolError> {
-        let Some(AtomicTarget { page: page_id, offset, overtaken }) = self.atomic_targets.remove(&ticket)
+        let Some(AtomicTarget { page: page_id, offset, overtaken }) = self.atomic_targets.0.remove(&ticket)
         else {
             return Err(unexpected(Expected::RequestedAtomic, format!("one for thread {ticket}")));
         };
@@ -76,7 +109,8 @@ impl Hlrc {
             site.invalidate(&voided, |page| self.access(page));
             self.ask_for_unwritten(site);
         } else if is_valid {
-            // Our own copy would stay stale: notices of our own intervals do not invalidate it.
+            // The node's own copy would stay outdated, because notices of its own intervals do not invalidate
+            // it.
             site.out.push(Effect::Patch { page: page_id, offset, value: outcome.current });
         }
         self.operated_on.insert(page_id);

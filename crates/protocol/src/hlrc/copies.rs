@@ -1,5 +1,5 @@
-//! Copies of pages: asking homes for them, sending them, taking them in. One page or many, it is the same: what concerns
-//! many is said, installed and made accessible in as few messages, copies and system calls as possible.
+//! Copies of pages: requests them from homes, sends them, and installs them. One page and many are handled
+//! alike; many pages take as few messages, copies and system calls as possible.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,32 +8,25 @@ use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VersionVector};
 use hiroba_wire::{Ahead, Message, PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};
 
 use super::{Fetch, Hlrc, HomeRequest, Page, PendingRequest};
+use crate::batches::{GROUPS_SEARCHED, replies};
 use crate::coherence::Site;
 use crate::home::Located;
 use crate::{Effect, Expected, Fact, NewContent, PageToSend, ProtocolError, unexpected};
 
-/// A reply with several pages is no longer than this: the first of them can be used while the next ones travel, the message
-/// stays in the caches between its copies, and with its head it fits the longest datagram.
-pub(super) const REPLY_BYTES_MAX: u64 = 60 << 10;
-
-/// A request looks among so many of its latest groups for one with the version that a page needs. Nearly all pages of a
-/// request need the same.
-pub(super) const GROUPS_SEARCHED: usize = 8;
-
-/// A page that has come.
+/// A received page.
 pub(super) struct Came<'a> {
     pub(super) page: Located,
     pub(super) version: &'a VersionVector,
     pub(super) content: NewContent,
-    /// What was asked for, and who waits.
+    /// Its fetch, with the waiting threads.
     pub(super) fetch: Fetch,
 }
 
-/// Asking.
+/// Requests.
 impl Hlrc {
-    /// Begins to fetch one page, which somebody waits for: from the home's frame, or by message.
+    /// Begins to fetch one page, which a thread waits for: from the home's frame, or by message.
     pub(super) fn request_page(&mut self, site: &mut Site, home: NodeId, page_id: PageId) {
-        self.send_withheld_before_fetch(site, &[page_id]);
+        self.moves.before_fetch(site, &[page_id]);
         if self.may_read(site, home, page_id) {
             self.read_pages(site, home, vec![page_id]);
         } else {
@@ -41,9 +34,9 @@ impl Hlrc {
         }
     }
 
-    /// Begins to fetch pages for which fetches have been noted, those of each home together.
+    /// Begins to fetch pages for which fetches have been noted, with one request for each home.
     pub(super) fn request_pages(&mut self, site: &mut Site, pages: &[PageId], descending: bool) {
-        self.send_withheld_before_fetch(site, pages);
+        self.moves.before_fetch(site, pages);
         let mut homes: BTreeMap<NodeId, Vec<PageId>> = BTreeMap::new();
         for page_id in pages {
             homes.entry(site.locate(*page_id).home).or_default().push(*page_id);
@@ -57,25 +50,27 @@ impl Hlrc {
         }
     }
 
-    /// Whether the page may be read from its home's frame: not while diffs of this node's may be on their way that the home will not publish, which
-    /// a request follows on their link; nor the first time after it has moved, when its content may still be on its way to the home; nor
-    /// when this may be the page's first touch, of which its home is to hear.
+    /// Returns true if the page may be read from its home's frame. Not while diffs of this node that the home
+    /// will not publish may be on their way, because a request follows them on their link; nor the first time
+    /// after the page has moved, when its content may still be on its way to the home; nor when this may be
+    /// the page's first touch, which its home must notice.
     fn may_read(&self, site: &Site, home: NodeId, page_id: PageId) -> bool {
         self.reach.includes(home)
             && !self.sent_early.contains(page_id)
-            && !self.moves.is_unfetched(page_id)
+            && !self.moves.must_be_requested(page_id)
             && !self.may_be_first_touch(site, page_id)
     }
 
-    /// Whether somebody waits for a page of which this node knows nothing, so that it may go to this node.
+    /// Returns true if a thread waits for a page of which this node has no state, so that the page may move
+    /// to this node.
     fn may_be_first_touch(&self, site: &Site, page_id: PageId) -> bool {
-        let is_new = |page: &Page| page.held.is_empty() && page.needed.is_empty();
+        let is_new = |page: &Page| page.version.is_empty() && page.needed.is_empty();
         let is_demanded = |page: &Page| page.fetch.as_ref().is_some_and(|fetch| fetch.demanded);
         site.homes.is_by_first_touch(page_id)
             && self.pages.get(&page_id).is_some_and(|page| is_new(page) && is_demanded(page))
     }
 
-    /// Asks for pages in as few messages as they fit.
+    /// Requests pages in as few messages as possible.
     pub(super) fn ask_for_pages(
         &mut self,
         site: &mut Site,
@@ -85,7 +80,7 @@ impl Hlrc {
     ) {
         for pages in pages.chunks(PAGES_PER_MESSAGE_MAX as usize) {
             match pages {
-                // A request for one page alone says that somebody has touched it.
+                // A request for one page means that a thread has touched it.
                 [page_id] if !site.homes.is_by_first_touch(*page_id) => {
                     self.ask_for_page(site, home, *page_id);
                 }
@@ -117,7 +112,7 @@ impl Hlrc {
     }
 }
 
-/// Sending: the home's side.
+/// Sending copies: the home's side.
 impl Hlrc {
     pub(super) fn handle_pages_request(
         &mut self,
@@ -135,7 +130,7 @@ impl Hlrc {
                 }
                 let is_coming = self.moves.is_coming(page_id);
                 let page = self.pages.entry(page_id).or_default();
-                if page.held.covers(needed) && !is_coming {
+                if page.version.covers(needed) && !is_coming {
                     ready.push(page_id);
                 } else {
                     let request = HomeRequest::Page(from);
@@ -146,18 +141,18 @@ impl Hlrc {
         if descending {
             ready.reverse();
         }
-        self.send_pages(site, from, &ready);
+        self.send_in_order(site, from, &ready);
         Ok(())
     }
 
-    /// Sends pages that hold what is needed, the first ones first.
+    /// Sends pages that contain the needed intervals, the first pages first.
     pub(super) fn send_pages(&mut self, site: &mut Site, to: NodeId, pages: &[PageId]) {
         self.make_room_for_announcements(site, to);
-        pages.iter().for_each(|page| self.moves.choice.note_fetched(*page, to));
+        pages.iter().for_each(|page| self.moves.fetched(*page, to));
         self.send_all(site, to, pages, None);
     }
 
-    /// Sends pages that are homed here as they are: because they were asked for, or ahead of a barrier.
+    /// Sends pages that are homed here as they are: because they were requested, or ahead of a barrier.
     pub(super) fn send_all(
         &mut self,
         site: &mut Site,
@@ -166,32 +161,22 @@ impl Hlrc {
         ahead_of: Option<Ahead>,
     ) {
         let watched = self.share_by_message(site, pages.iter().copied());
-        let mut reply = Vec::new();
-        let mut bytes = 0;
+        let mut sent = Vec::with_capacity(pages.len());
         for page_id in pages {
             let page_bytes = site.page_bytes(*page_id);
-            if bytes + u64::from(page_bytes) > REPLY_BYTES_MAX {
-                send_reply(site, to, std::mem::take(&mut reply), ahead_of);
-                bytes = 0;
-            }
-            bytes += u64::from(page_bytes);
-            let version = self.pages.entry(*page_id).or_default().held.clone();
-            reply.push(PageToSend { page: *page_id, page_bytes, version });
+            let version = self.pages.entry(*page_id).or_default().version.clone();
+            sent.push(PageToSend { page: *page_id, page_bytes, version });
         }
-        send_reply(site, to, reply, ahead_of);
-        // Behind the reply, for which a thread of the other node stands still.
+        for mut pages in replies(sent) {
+            pages.sort_unstable_by_key(|page| page.page);
+            site.out.push(Effect::SendPages { to, pages, ahead_of });
+        }
+        // After the reply, because a thread of the other node waits for that.
         self.watch_set(site, &watched);
     }
 }
 
-fn send_reply(site: &mut Site, to: NodeId, mut pages: Vec<PageToSend>, ahead_of: Option<Ahead>) {
-    if !pages.is_empty() {
-        pages.sort_unstable_by_key(|page| page.page);
-        site.out.push(Effect::SendPages { to, pages, ahead_of });
-    }
-}
-
-/// What of a reply goes into frames that follow each other.
+/// A part of a reply for consecutive frames.
 struct Arrived {
     pages: PageRange,
     content: NewContent,
@@ -200,7 +185,7 @@ struct Arrived {
 }
 
 impl Arrived {
-    /// Joins what follows; gives it back when it is not its continuation.
+    /// Appends the next part. Returns it if it does not continue this one.
     fn join(&mut self, next: Arrived) -> Option<Arrived> {
         match (&mut self.content, &next.content) {
             _ if self.pages.end() != next.pages.first => return Some(next),
@@ -228,33 +213,23 @@ impl Arrived {
     }
 }
 
-/// Pages that are being taken in.
+/// Pages that are being installed.
 #[derive(Default)]
 pub(super) struct Taken {
-    /// Frames that follow each other, still to be filled.
+    /// Consecutive frames that are not filled yet.
     run: Option<Arrived>,
     accepted: Vec<(PageId, Fetch)>,
 }
 
 impl Taken {
-    /// Fills the last frames. What was fetched.
+    /// Fills the last frames. Returns the pages and their fetches.
     pub(super) fn finish(self, site: &mut Site) -> Vec<(PageId, Fetch)> {
         site.out.extend(self.run.map(|run| run.install(false)));
         self.accepted
     }
 }
 
-/// Whether a version that another node tells names no interval of this node that has yet to end.
-pub(super) fn check_ended(site: &Site, version: &VersionVector) -> Result<(), ProtocolError> {
-    let (named, closed) = (version.get(site.me), site.latest_closed());
-    if named > closed {
-        let got = format!("interval {named} of this node, which has ended {closed}");
-        return Err(unexpected(Expected::EndedIntervals, got));
-    }
-    Ok(())
-}
-
-/// Whether nothing is left behind the last page's bytes.
+/// Checks that no bytes follow those of the last page.
 pub(super) fn check_all_found(offset: usize, content: &[u8]) -> Result<(), ProtocolError> {
     if offset != content.len() {
         let got = format!("{} bytes for {offset}", content.len());
@@ -263,7 +238,7 @@ pub(super) fn check_all_found(offset: usize, content: &[u8]) -> Result<(), Proto
     Ok(())
 }
 
-/// Taking in.
+/// Installing copies.
 impl Hlrc {
     pub(super) fn handle_pages_reply(
         &mut self,
@@ -283,21 +258,23 @@ impl Hlrc {
                 self.take_in_coming(site, copy, new);
                 continue;
             }
-            check_ended(site, version)?;
+            site.check_ended(version)?;
             let page = self.pages.entry(*page_id).or_default();
             let Some(fetch) = page.fetch.take().filter(|_| located.home != site.me) else {
                 return Err(unexpected(Expected::RequestedPage, format!("{page_id}")));
             };
-            // The page's last home may have sent it before the next one operated on a word of it for this node.
+            // The page's last home may have sent it before the next one operated on one of its words for this
+            // node.
             let may_lack_words = located.home != from && self.operated_on.contains(*page_id);
             if !version.covers(&page.needed) || may_lack_words {
-                // A sibling thread acquired or operated, or this node released the page, while the reply was under way.
+                // While the reply was under way, a sibling thread acquired or operated, or this node released
+                // the page.
                 page.fetch = Some(fetch);
                 too_old.push(*page_id);
                 continue;
             }
-            if !version.covers(&page.held) {
-                let got = format!("{page_id} holding {version:?} behind {:?}", page.held);
+            if !version.covers(&page.version) {
+                let got = format!("{page_id} holding {version:?} behind {:?}", page.version);
                 return Err(unexpected(Expected::GrowingVersions, got));
             }
             self.take_in(site, &mut taken, Came { page: located, version, content: new, fetch });
@@ -309,7 +286,7 @@ impl Hlrc {
         Ok(())
     }
 
-    /// Fills the frames of one page, or notes that with what is to be filled next.
+    /// Fills the frames of one page, or adds it to the run of frames to fill next.
     pub(super) fn take_in(
         &mut self,
         site: &mut Site,
@@ -339,27 +316,27 @@ impl Hlrc {
     ) -> Arrived {
         let page = self.pages.entry(located.page).or_default();
         assert!(version.covers(&page.needed), "a copy that lacks what notices name is asked for again");
-        assert!(version.covers(&page.held), "{}: versions only grow", located.page);
+        assert!(version.covers(&page.version), "{}: versions only grow", located.page);
         assert_ne!(located.home, site.me, "{}: a home page is no copy", located.page);
-        page.held = version.clone();
+        page.version = version.clone();
         page.needed = VersionVector::new();
         page.valid = true;
-        self.moves.note_fetched(located.page);
+        self.moves.came(located.page);
         self.anticipation.has_come(site, located.page);
         let fetched = u32::from(fetch.demanded);
         Arrived { pages: located.span(), content, fetched, prefetched: 1 - fetched }
     }
 
-    /// Lets the program at what has come.
+    /// Gives the program access to fetched pages.
     pub(super) fn end_fetches(&mut self, site: &mut Site, fetches: Vec<(PageId, Fetch)>) {
         for (page_id, _) in &fetches {
-            site.tell(|| Some(Fact::Holds { page: *page_id, version: self.pages[page_id].held.clone() }));
+            site.tell(|| Some(Fact::Holds { page: *page_id, version: self.pages[page_id].version.clone() }));
         }
         let mut given = Vec::new();
         for (page_id, fetch) in &fetches {
             let page = self.pages.entry(*page_id).or_default();
-            // A page with unsent writes is opened at once. While data races are looked for the first touch of
-            // any other must fault.
+            // A page with unsent writes is opened at once. While data races are looked for, the first touch
+            // of any other page must fault.
             let must_open = fetch.demanded || page.twin;
             if self.anticipation.opens(*page_id, must_open) && (must_open || !self.looks_for_races) {
                 given.push((*page_id, if fetch.wants_write { Access::Write } else { Access::Read }));
@@ -371,7 +348,7 @@ impl Hlrc {
         }
     }
 
-    /// Lets the program at copies whose content is there.
+    /// Gives the program access to copies whose content has come.
     pub(super) fn give_copies(
         &mut self,
         site: &mut Site,

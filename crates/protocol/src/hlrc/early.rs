@@ -1,5 +1,5 @@
-//! Diffs that leave before their interval ends, as far as home-based LRC is concerned: which pages may be sent so, and what their homes make of
-//! it. When they leave, and why this is right, [`crate::aurc`] says.
+//! Diffs that leave before their interval ends, in home-based LRC: which pages may be sent, and how their
+//! homes apply them. [`crate::aurc`] decides when they leave, and argues why this is correct.
 
 use hiroba_base::{IntervalSeq, NodeId, PageId};
 use hiroba_wire::{Message, PageDiff};
@@ -9,13 +9,14 @@ use crate::ProtocolError;
 use crate::coherence::Site;
 
 impl Hlrc {
-    /// Whether the page has a twin here that may differ from it, and no page that could cross a diff is on its way.
+    /// Returns true if the page has a twin here that may differ from it, and no copy of the page that could
+    /// cross a diff is on its way.
     pub(crate) fn may_send_early(&self, site: &Site, page_id: PageId) -> bool {
         let may = |page: &Page| page.twin && page.fetch.is_none();
         self.written.contains(page_id) && !site.is_home(page_id) && self.pages.get(&page_id).is_some_and(may)
     }
 
-    /// The home's side of `message`, which has these diffs of the sender's open interval.
+    /// Handles `message` on the home. It contains these diffs of the sender's open interval.
     pub(crate) fn handle_early_diffs(
         &mut self,
         site: &mut Site,
@@ -24,19 +25,19 @@ impl Hlrc {
         seq: IntervalSeq,
         diffs: &[PageDiff<'_>],
     ) -> Result<(), ProtocolError> {
-        if self.defers(site, from, message) {
+        if self.moves.defers(site, from, message) {
             return Ok(());
         }
         for diff in diffs {
             self.check_diff(site, diff)?;
-            if !self.moves.keep_diff(diff, from, seq, true) {
+            if !self.moves.keeps_diff(diff, from, seq, true) {
                 self.apply_early(site, diff.page, from, seq, diff.runs);
             }
         }
         Ok(())
     }
 
-    /// Changes the frame and leaves the version as it is.
+    /// Changes the frame, and leaves the version unchanged.
     pub(super) fn apply_early(
         &mut self,
         site: &mut Site,
@@ -47,8 +48,6 @@ impl Hlrc {
     ) {
         assert!(site.is_home(page_id), "{page_id}: diffs are applied at its home");
         self.change_frame(site, page_id, writer, seq, runs);
-        if self.moves.are_on(site) {
-            self.moves.note_part(page_id, writer, seq);
-        }
+        self.moves.applied_in_part(site, page_id, writer, seq);
     }
 }

@@ -1,31 +1,40 @@
-//! One-sided fetches: the faulting thread reads the home's frame itself, where the fabric can, and wakes nobody.
+//! One-sided fetches: if the fabric can, the faulting thread reads the home's frame itself, without waking
+//! another thread.
 //!
-//! A fetch by message tells the home two things, which must be agreed upon otherwise when the home takes no part:
+//! A fetch by message tells the home two things. When the home takes no part, both must be established
+//! otherwise:
 //!
-//! - **Which intervals a frame holds.** The diffs of one writer come to a home in order, and the last message of an interval says so.
-//!   So one word a writer suffices: the home *publishes* that it has applied all that the writer's intervals through `seq` hold for
-//!   it. Who needs interval `i` of that writer may read when the word is `i` or more. The word is the home's, not the page's, so no page
-//!   has a lock or a version that readers and writers would contend for. Two writers need more thought:
-//!   - *The home itself* sends no diffs. But its notice has come by messages, which order its stores before the reader's loads.
-//!   - *The reader itself*: diffs of its own may still be on their way. By message the request would follow them on the same link; here
-//!     they are needed like anybody else's.
-//! - **That there is a copy.** Of a page that it takes to be exclusive the home sends no notices. So the reader *announces*
-//!   the page before it copies; and the home takes all announcements whenever it closes an interval, before anything else, makes
-//!   the pages shared, and counts those that it may have written without notice as written in that interval. Announcing and taking
-//!   are ordered like two fences: an announcement that the home misses was made after the taking, and then the copy holds every store
-//!   that the interval is about; the next interval will find it. Nothing else need look for announcements: if a departure makes
-//!   a page exclusive again that has just been announced, the announcement still waits for the next release.
+//! - **Which intervals a frame contains.** The diffs of one writer reach a home in order, and the last
+//!   message of an interval is marked. So one word for each writer suffices: the home *publishes* that it has
+//!   applied all diffs of the writer's intervals through `seq` for its pages. A node that needs interval `i`
+//!   of that writer may read when the word is `i` or more. The word belongs to the home, not to the page, so
+//!   no page has a lock or a version for which readers and writers would contend. Two writers need more
+//!   thought:
+//!   - *The home itself* sends no diffs. But its notice has come by messages, which order its stores before
+//!     the reader's loads.
+//!   - *The reader itself*: diffs of its own may still be on their way. By message the request would follow
+//!     them on the same link; here they are needed like those of any other node.
+//! - **That there is a copy.** The home sends no notices of a page that it takes to be exclusive. So the
+//!   reader *announces* the page before it copies. The home takes all announcements whenever it closes an
+//!   interval, before anything else, makes the pages shared, and counts those that it may have written
+//!   without notice as written in that interval. Announcing and taking are ordered like two fences: an
+//!   announcement that the home misses was made after the taking, and then the copy contains every store of
+//!   the interval, and the next interval will find the announcement. Nothing else need check for
+//!   announcements: if a departure makes a page exclusive again that has just been announced, the
+//!   announcement still waits for the next release.
 //!
-//! Bytes that are written while they are copied may come torn. They belong to stores, or to diffs, that are concurrent with the
-//! reader: had the reader acquired what follows them, the word would have been published, or the home's notice would have come. A program
-//! without data races does not look at those bytes before a notice of that interval reaches it, which invalidates the copy, since the copy
-//! does not claim to hold the interval. Nor are they taken for writes of its own: twin and frame are made of one and the same copy,
-//! and where there is a twin, bytes of the copy that differ from it go into both.
+//! Bytes that are written while they are copied may be torn. They belong to stores, or to diffs, that are
+//! concurrent with the reader: if the reader had acquired what follows them, the word would have been
+//! published, or the home's notice would have come. A program without data races does not look at those bytes
+//! before a notice of that interval reaches it, which invalidates the copy, since the copy's version does not
+//! include the interval. Nor are they taken for writes of the reader: twin and frame are made of one and the
+//! same copy, and if there is a twin already, bytes of the copy that differ from it go into both.
 //!
-//! One thing more follows from not asking: a copy may overtake the reply to an atomic operation of the same node, and hold later values of the
-//! word than the reply tells. So the reply is not written into a copy that was read since the operation was asked for; the copy is dropped.
+//! There is one more consequence: a copy may overtake the reply to an atomic operation of the same node, and
+//! contain later values of the word than the reply. So the reply is not written into a copy that was read
+//! after the operation was requested; the copy is dropped.
 //!
-//! Where either condition fails the page is asked for by message, as if nobody could read anything.
+//! If one of the conditions fails, the page is requested by message, as if frames could not be read.
 
 use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, VersionVector};
 
@@ -34,42 +43,56 @@ use crate::coherence::Site;
 use crate::home::Located;
 use crate::{Effect, ReadOutcome};
 
-/// Adjacent pages are read in one go up to this many bytes: enough to make the cost of a call small, and a
-/// copy that keeps others waiting for some tens of microseconds.
+/// The maximum number of bytes of adjacent pages that are read in one call: enough to make the cost of the
+/// call small, and a copy that keeps other threads waiting for some tens of microseconds.
 const READ_RUN_BYTES_MAX: u64 = 256 << 10;
 
-/// The nodes whose frames this node can read, by number; none where the fabric cannot.
+/// The nodes whose frames this node can read, by number; empty if the fabric cannot.
 #[derive(Debug, Default)]
-pub(super) struct Reach(Vec<bool>);
+pub(super) struct Reach {
+    nodes: Vec<bool>,
+    /// True if this node does not read any more. Others may still read its frames.
+    is_stopped: bool,
+}
 
 impl Reach {
-    /// Whether there are any.
+    /// Returns true if there are any.
     pub(super) fn is_some(&self) -> bool {
-        !self.0.is_empty()
+        !self.nodes.is_empty()
     }
 
     pub(super) fn includes(&self, node: NodeId) -> bool {
-        self.0.get(node.index()).is_some_and(|reached| *reached)
+        !self.is_stopped && self.nodes.get(node.index()).is_some_and(|reached| *reached)
+    }
+
+    /// Returns true if the node may read frames of this one.
+    pub(super) fn reads(&self, node: NodeId) -> bool {
+        self.nodes.get(node.index()).is_some_and(|reached| *reached)
+    }
+
+    /// Has this node request pages by message from now on.
+    pub(super) fn stop_reading(&mut self) {
+        self.is_stopped = true;
     }
 }
 
 impl Hlrc {
-    /// Has pages that are homed on `others` read from there without the home's help ([`Effect::Read`]). The same nodes read pages
-    /// homed here likewise: reach is mutual.
+    /// Has pages that are homed on `others` read from their frames without the home's help
+    /// ([`Effect::Read`]). The same nodes read pages homed here in the same way: reach is mutual.
     ///
     /// # Panics
-    /// When data races are looked for, which needs every fetch to be a message.
+    /// If data races are looked for, which needs every fetch to be a message.
     pub fn reading_from(mut self, others: impl IntoIterator<Item = NodeId>) -> Hlrc {
         assert!(!self.looks_for_races, "a home hears of every fetch when data races are looked for");
         for node in others {
-            let reached = self.reach.0.len().max(node.index() + 1);
-            self.reach.0.resize(reached, false);
-            self.reach.0[node.index()] = true;
+            let reached = self.reach.nodes.len().max(node.index() + 1);
+            self.reach.nodes.resize(reached, false);
+            self.reach.nodes[node.index()] = true;
         }
         self
     }
 
-    /// Reads pages of one home from its frames; those that follow each other together.
+    /// Reads pages of one home from its frames, consecutive pages together.
     pub(super) fn read_pages(&mut self, site: &mut Site, home: NodeId, mut pages: Vec<PageId>) {
         assert!(pages.is_empty() || self.reach.includes(home), "only frames within reach are read");
         pages.sort_unstable();
@@ -91,12 +114,12 @@ impl Hlrc {
         let mut needed = VersionVector::new();
         let of_others = page.needed.entries().iter().filter(|(writer, _)| *writer != home);
         of_others.for_each(|(writer, seq)| needed.advance(*writer, *seq));
-        needed.advance(site.me, page.held.get(site.me));
+        needed.advance(site.me, page.version.get(site.me));
         let prefetched = page.fetch.as_ref().is_some_and(|fetch| !fetch.demanded);
         Effect::Read { pages, page_bytes, home, needed, merge: page.twin, prefetched }
     }
 
-    /// The host has read pages, or could not.
+    /// Handles the host's answer that it has read pages, or could not.
     pub(super) fn handle_read(&mut self, site: &mut Site, pages: PageRange, outcome: ReadOutcome) {
         let Located { granules, home, .. } = site.locate(pages.first);
         let page_ids = (0..pages.count / granules).map(|index| PageId(pages.first.0 + index * granules));
@@ -114,8 +137,7 @@ impl Hlrc {
             }
             self.anticipation.has_come(site, page_id);
             // Replies come in the order in which the home acted, copies do not.
-            let under_way = self.atomic_targets.values_mut().filter(|target| target.page == page_id);
-            under_way.for_each(|target| target.overtaken = true);
+            self.atomic_targets.overtake(page_id);
             fetches.push((page_id, fetch));
         }
         self.end_fetches(site, fetches);
@@ -123,15 +145,16 @@ impl Hlrc {
 }
 
 impl super::Page {
-    /// The copy holds what it held and what was needed. It may hold more: a notice of that invalidates it in vain.
+    /// Notes that the copy has come: it contains its earlier and the needed intervals. It may contain more,
+    /// and then a notice of those invalidates it in vain.
     fn has_come(&mut self) {
         let needed = std::mem::take(&mut self.needed);
-        needed.entries().iter().for_each(|(writer, seq)| self.held.advance(*writer, *seq));
+        needed.entries().iter().for_each(|(writer, seq)| self.version.advance(*writer, *seq));
         self.valid = true;
     }
 }
 
-/// Whether `last` reads the page that `next` reads as well, by now.
+/// Extends `last` by the page of `next`, if that follows. Returns true if so.
 fn extend(last: &mut Effect, next: &Effect) -> bool {
     let Effect::Read { pages, page_bytes, home, needed, merge: false, prefetched } = last else {
         return false;
@@ -160,8 +183,9 @@ fn extend(last: &mut Effect, next: &Effect) -> bool {
 
 /// The home's side.
 impl Hlrc {
-    /// Another node has copies of pages homed here, or is about to make them. Those that are to be watched from now on: each counts as
-    /// written in the open interval, so a store that comes before it is watched is told, too.
+    /// Marks pages homed here as shared: another node has copies, or is about to make them. Returns those
+    /// that must be watched from now on. Each counts as written in the open interval, so a store before the
+    /// watch begins gets a notice, too.
     #[must_use]
     pub(super) fn share(&mut self, site: &mut Site, page_ids: impl IntoIterator<Item = PageId>) -> PageSet {
         let mut watched = PageSet::new();
@@ -169,8 +193,8 @@ impl Hlrc {
             let page = self.pages.entry(page_id).or_default();
             (page.shared, page.served) = (true, true);
             if std::mem::take(&mut page.unnoticed) {
-                // It may have been written without notice until now; from now on its reader must hear of writes.
-                // An operation on a word counts as a write without notice, also of a page that is watched.
+                // The page may have been written without notice until now; from now on its reader needs
+                // notices. An operation on a word counts as a write without notice, also in a watched page.
                 let runs_free = page.access == Access::Write && !page.watched;
                 self.written.insert(page_id);
                 if runs_free && !self.let_unguarded(page_id) && site.is_async(page_id) {
@@ -183,19 +207,19 @@ impl Hlrc {
         watched
     }
 
-    /// The same for what is about to be sent.
+    /// Marks pages as shared that are about to be sent, like [`share`](Self::share).
     ///
-    /// Where nobody reads this node's frames and pages are claimed, exclusive pages are watched before they
-    /// are sent. That spares a notice: nobody but who gets them now has a copy, and that holds every store
-    /// that came before. A notice would void the copy at the next barrier, and its home would count as a
-    /// writer of what its reader claims.
+    /// If no other node reads this node's frames and pages are claimed, exclusive pages are watched before
+    /// they are sent. That saves a notice: only the node that gets them now has a copy, which contains every
+    /// earlier store. A notice would void the copy at the next barrier, and its home would count as a writer
+    /// of the page that its reader claims.
     #[must_use]
     pub(super) fn share_by_message(
         &mut self,
         site: &mut Site,
         page_ids: impl IntoIterator<Item = PageId>,
     ) -> PageSet {
-        if self.reach.is_some() || !self.moves.claims.are_on() {
+        if self.reach.is_some() || !self.moves.claims_pages() {
             return self.share(site, page_ids);
         }
         let (mut ahead, mut others) = (PageSet::new(), Vec::new());
@@ -215,23 +239,26 @@ impl Hlrc {
         self.share(site, others)
     }
 
-    /// The runtime has written an exclusive page that the program may never have touched. Who asks by message comes after it, so only a
-    /// reader who has announced the page already need hear of it.
+    /// Notes that the runtime has written an exclusive page that the program may never have touched. A node
+    /// that requests the page by message comes after it, so only a reader that has announced the page already
+    /// needs a notice.
     pub(super) fn note_unnoticed(&mut self, page_id: PageId) {
         if self.reach.is_some() {
             self.pages.entry(page_id).or_default().unnoticed = true;
         }
     }
 
-    /// A node that could have read asks by message: perhaps there was no room for its announcement.
+    /// Takes announcements when a node that could have read requests by message: perhaps the queue of
+    /// announcements was full.
     pub(super) fn make_room_for_announcements(&mut self, site: &mut Site, asks: NodeId) {
-        if self.reach.includes(asks) {
+        if self.reach.reads(asks) {
             site.out.push(Effect::TakeAnnouncements);
         }
     }
 
     pub(super) fn note_readers(&mut self, site: &mut Site, pages: &[PageId]) {
-        // A page that is not allocated here yet will be: its reader has left the collective that allocates it.
+        // A page that is not allocated here yet will be: its reader has left the collective that allocates
+        // it.
         let is_ours = |page_id: PageId| match site.homes.locate(page_id) {
             Some(located) => located.page == page_id && located.home == site.me,
             None => page_id.0 < site.limits.region_granules,
@@ -241,7 +268,8 @@ impl Hlrc {
         self.watch_set(site, &watched);
     }
 
-    /// All that `writer` has sent from its intervals through `seq` is applied, unless some of it is kept.
+    /// Publishes that all diffs of `writer` from its intervals through `seq` are applied, unless some are
+    /// kept.
     pub(super) fn publish(&mut self, site: &mut Site, writer: NodeId, seq: IntervalSeq) {
         let some_is_kept = site.deferred.iter().chain(site.out.kept()).any(|(from, _)| *from == writer);
         if self.reach.is_some() && !some_is_kept && !self.moves.puts_off(writer, seq) {
@@ -320,7 +348,8 @@ mod tests {
         assert_eq!(publications(&mut home), [2]);
     }
 
-    /// Otherwise an older diff would undo a younger one, or a writer would fetch a page without its own.
+    /// Without this, an older diff would undo a younger one, or a writer would fetch a page without its own
+    /// diff.
     #[test]
     fn nothing_of_a_writer_overtakes_its_diffs_that_are_kept_for_a_later_region() {
         let mut home = engine(NodeId::ZERO);

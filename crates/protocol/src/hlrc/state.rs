@@ -1,23 +1,23 @@
-//! The rows of the state tables of [`hlrc`](super), and which of them a page is in.
+//! The rows of the state tables of [`hlrc`](super), and the function that finds the row of a page.
 
 use hiroba_base::Access;
 
 use super::Page;
 
-/// What a page is on one node.
+/// The state of a page on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// There is no good copy.
+    /// There is no valid copy.
     Absent,
-    /// There is a good copy. Its first touch here faults.
+    /// There is a valid copy. Its first touch here faults.
     Closed,
-    /// There is a good copy that the program may read. Its first store here faults.
+    /// There is a valid copy that the program may read. Its first store here faults.
     Clean,
-    /// There is a good copy with a twin, which the program may write.
+    /// There is a valid copy with a twin, which the program may write.
     Dirty,
-    /// There is a good copy with a twin, of which the host notes the first store.
+    /// There is a valid copy with a twin, and the host notes its first store.
     Watched,
-    /// A notice has voided a copy with a twin.
+    /// A notice has invalidated a copy with a twin.
     Invalidated,
     /// The page is homed here, and no other node has a copy. The program writes it without faults and
     /// notices.
@@ -35,13 +35,13 @@ pub enum State {
     HomeUnguarded,
     /// The page is homed here, others may have copies, and its first touch here faults.
     HomeResting,
-    /// The page is homed here, and diffs that notices name have yet to come.
+    /// The page is homed here, and diffs that notices name have not come yet.
     HomeLacking,
     /// The page will be homed here, when its last home has handed it over.
     Coming,
 }
 
-/// Where a page is homed, as far as this node has heard.
+/// The home of a page, as far as this node knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Homed {
     Here,
@@ -50,22 +50,22 @@ pub(super) enum Homed {
     HereSoon,
 }
 
-/// What else decides about a row.
+/// Further facts that decide about a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Circumstances {
     pub(super) homed: Homed,
-    /// The host notes stores to the page instead of having them fault.
+    /// True if the host notes stores to the page instead of having them fault.
     pub(super) is_async: bool,
-    /// The open interval, or the one that is being closed, has written it.
+    /// True if the open interval, or the one that is being closed, has written it.
     pub(super) is_written: bool,
-    /// A release is under way, during which a home page may have a twin for the moment.
+    /// True if a release is under way, during which a home page may have a temporary twin.
     pub(super) is_closing: bool,
-    /// While data races are looked for, home pages have twins, and are never exclusive.
+    /// True while data races are looked for: home pages have twins, and are never exclusive.
     pub(super) looks_for_races: bool,
 }
 
 impl State {
-    /// As the tables call it.
+    /// Returns its name in the tables.
     pub fn name(self) -> &'static str {
         match self {
             State::Absent => "absent",
@@ -86,12 +86,12 @@ impl State {
         }
     }
 
-    /// The row that the page is in; none if it fits no row.
+    /// Returns the row of the page, or `None` if it fits no row.
     pub(super) fn of(page: &Page, around: Circumstances) -> Option<State> {
-        // A reply on its way may have left the home before this node's own latest diff: that is needed,
-        // although held.
+        // A reply on its way may have left the home before this node's own latest diff, which is therefore
+        // needed although the frame contains it.
         let names_only_what_it_lacks = page.fetch.is_some()
-            || page.needed.entries().iter().all(|(writer, seq)| page.held.get(*writer) < *seq);
+            || page.needed.entries().iter().all(|(writer, seq)| page.version.get(*writer) < *seq);
         let is_consistent = names_only_what_it_lacks
             && (!page.watched || page.access == Access::Write)
             && (!page.unguarded || page.shared && !page.watched && page.access == Access::Write);

@@ -1,5 +1,5 @@
-//! Asynchronous write tracking: which pages the host watches, what it says of them, and which may rest; and home pages that run free
-//! between a fetch and the next barrier, however writes are tracked.
+//! Asynchronous write tracking: the pages that the host watches, its answers, and the pages that may rest.
+//! Also home pages that stay writable between a fetch and the next barrier, under either tracking.
 
 use hiroba_base::{Access, PageId, PageRange, PageSet};
 use rustc_hash::FxHashSet;
@@ -9,46 +9,51 @@ use crate::coherence::Site;
 use crate::home::Located;
 use crate::{Effect, WriteTracking};
 
-/// With asynchronous tracking each release scans all watched pages: about a nanosecond each in long runs, and
-/// about 60 where a page is watched alone among others. A resting page that is touched again costs a fault of
-/// some microseconds. So a page rests after about as many unwritten releases as scanning it that often costs
-/// a fault: at worst both together cost twice what the better one would. This is the number for long runs.
+/// The number of unwritten releases after which a page in a long run rests. With asynchronous tracking each
+/// release scans all watched pages: about a nanosecond each in long runs, and about 60 for a page that is
+/// watched alone. A resting page that is touched again costs a fault of some microseconds. So a page rests
+/// after about as many releases as scans cost a fault: the total cost is at most twice that of the better
+/// choice.
 pub const RESTING_AFTER_RELEASES: u32 = 4096;
 
-/// The same for a page that is watched alone; one of a run waits as many times longer as the run has pages.
+/// The same number for a page that is watched alone; a page of a run waits as many times longer as the run
+/// has pages.
 const RESTING_ALONE_AFTER_RELEASES: u32 = 64;
 
-/// Watched pages that are looked through in one release, on average, to find some that may rest.
+/// The number of watched pages that one release examines, on average, to find some that may rest.
 const LOOKED_THROUGH_A_RELEASE: u32 = 64;
 
-/// A page that has been written between two fetches goes unwatched at so many of the next ones; then it is looked at again.
+/// The number of fetches for which a page that was written between two fetches is not watched; then it is
+/// examined again.
 const UNGUARDED_FETCHES_MIN: u8 = 7;
 
-/// And at so many at most.
+/// The maximum of that number.
 const UNGUARDED_FETCHES_MAX: u8 = 63;
 
-/// At how many fetches a home page need not be watched, since it has lately been written after each one.
+/// The number of fetches at which a home page need not be watched, since it has lately been written after
+/// each one.
 ///
-/// To watch a page costs a call and a fault in the kernel, or to have its stores fault one of ours, which waits until whoever serves others has time for it; to take it for
-/// written without need costs its readers a fetch. So the leave that a page gets is twice as long as the last one each time that it proves to have been right.
+/// Watching a page costs a system call and a kernel fault; making its stores fault costs one of ours, which
+/// waits until the thread that serves other nodes has time for it; assuming a write that did not happen costs
+/// its readers a fetch. So each leave that proves right is followed by one twice as long.
 #[derive(Debug, Default)]
 pub(super) struct Leave {
     left: u8,
-    /// How long the last one was.
+    /// The length of the last one.
     granted: u8,
-    /// Fetches since it ran out.
+    /// The number of fetches since it ran out.
     fetches: u8,
 }
 
 impl Leave {
-    /// The page has been fetched, watched, and written after that.
+    /// Grants a longer leave: the page has been fetched, watched, and written after that.
     pub(super) fn renew(&mut self) {
         let longer = if self.fetches == 1 { 2 * self.granted + 1 } else { 0 };
         self.granted = longer.clamp(UNGUARDED_FETCHES_MIN, UNGUARDED_FETCHES_MAX);
         (self.left, self.fetches) = (self.granted, 0);
     }
 
-    /// The page is fetched; whether it is on leave.
+    /// Counts a fetch of the page. Returns true if it is on leave.
     fn take(&mut self) -> bool {
         let Some(left) = self.left.checked_sub(1) else {
             self.note_fetch();
@@ -58,12 +63,12 @@ impl Leave {
         true
     }
 
-    /// Whether the page need not be watched at the next fetch.
+    /// Returns true if the page need not be watched at the next fetch.
     pub(super) fn is_left(&self) -> bool {
         self.left > 0
     }
 
-    /// The page is fetched while it is watched.
+    /// Notes that the page is fetched while it is watched.
     pub(super) fn note_fetch(&mut self) {
         self.fetches = self.fetches.saturating_add(1);
     }
@@ -72,17 +77,18 @@ impl Leave {
 /// The pages whose writes the host notes.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// Copies, and home pages that are or lately were shared.
+    /// Copies, and home pages that are shared or were so lately.
     pub(super) pages: FxHashSet<PageId>,
-    /// How many unwritten releases send a page to rest: one that is watched alone, and any.
+    /// The numbers of unwritten releases after which pages rest: for one that is watched alone, and for any.
     rest_after: (u32, u32),
-    /// Releases until pages are next sent to rest.
+    /// The number of releases until pages are next sent to rest.
     until_rest: u32,
-    /// Counts releases.
+    /// The number of releases so far.
     releases: u32,
-    /// In the release of a round: what will rest unless the host says that it was written.
+    /// In a release that sends pages to rest: the pages that will rest unless the host reports them as
+    /// written.
     pub(super) candidates: PageSet,
-    /// Home pages that are shared and not watched: they count as written.
+    /// Home pages that are shared and not watched, so that they count as written.
     pub(super) unguarded: PageSet,
     /// Pages that notices have just voided, and that count as written only because they may have been.
     pub(super) voided: PageSet,
@@ -102,9 +108,18 @@ impl Default for Watch {
     }
 }
 
+impl Watch {
+    /// Stops watching a page, and does not leave it unguarded any more.
+    pub(super) fn forget(&mut self, page: PageId) {
+        self.pages.remove(&page);
+        self.candidates.remove(page);
+        self.unguarded.remove(page);
+    }
+}
+
 impl Hlrc {
-    /// Sends pages to rest after no more unwritten releases than these, instead of
-    /// [`RESTING_AFTER_RELEASES`]: for tests.
+    /// Sends pages to rest after at most `releases` unwritten releases, instead of
+    /// [`RESTING_AFTER_RELEASES`]. For tests.
     pub fn resting_after(mut self, releases: u32) -> Hlrc {
         let alone = releases.min(RESTING_ALONE_AFTER_RELEASES);
         (self.watch.rest_after, self.watch.until_rest) = ((alone, releases), alone);
@@ -117,7 +132,7 @@ impl Hlrc {
         site.out.push(Effect::Watch { pages });
     }
 
-    /// Watches pages, in as few effects as they have runs.
+    /// Watches pages, with one effect for each run.
     pub(super) fn watch_set(&mut self, site: &mut Site, pages: &PageSet) {
         debug_assert!(pages.iter().all(|page| site.is_async(page)), "stores to other pages fault");
         pages.iter().for_each(|page_id| self.begin_watching(page_id));
@@ -133,7 +148,7 @@ impl Hlrc {
         self.watch.pages.insert(page_id);
     }
 
-    /// The host has said which watched granules were written.
+    /// Handles the host's answer which watched granules were written.
     pub(super) fn handle_written(&mut self, site: &mut Site, granules: &PageSet) {
         let mut exclusive = PageSet::new();
         for granule in granules.iter() {
@@ -141,7 +156,8 @@ impl Hlrc {
             let Some(page) = self.pages.get_mut(&page_id).filter(|page| page.watched) else { continue };
             page.busy_at = self.watch.releases;
             if home == site.me && !page.shared {
-                // Nobody holds a copy any more, and it is in use: from now on its writes cost nothing.
+                // No other node has a copy any more, and the page is in use: from now on its writes cost
+                // nothing.
                 page.leave.renew();
                 exclusive.insert(page_id);
             } else {
@@ -151,10 +167,12 @@ impl Hlrc {
         self.stop_watching(site, &exclusive);
     }
 
-    /// Somebody fetches a home page that runs free. Whether it may go on so, as one that will be written before the next fetch.
+    /// Handles a fetch of a writable home page. Returns true if the page may stay writable, because it will
+    /// be written before the next fetch.
     ///
-    /// It counts as written in every interval that ends before it is exclusive again, so that whoever hears of one of these fetches it anew. A
-    /// barrier makes it exclusive; where an interval ends otherwise, see [`guard`](Self::guard).
+    /// It counts as written in every interval that ends before it is exclusive again, so that a node that
+    /// gets a notice of one fetches it again. A barrier makes it exclusive; [`guard`](Self::guard) handles
+    /// other ends of intervals.
     pub(super) fn let_unguarded(&mut self, page_id: PageId) -> bool {
         let page = self.pages.entry(page_id).or_default();
         page.unguarded = page.leave.take();
@@ -164,8 +182,8 @@ impl Hlrc {
         page.unguarded
     }
 
-    /// An interval ends, and no barrier follows that would void the copies of its pages: from now on the pages are watched, or their stores
-    /// fault, or each later interval would void them again.
+    /// Watches the unguarded pages, or makes their stores fault. An interval ends without a barrier that
+    /// would void the copies; each later interval would void them again.
     pub(super) fn guard(&mut self, site: &mut Site) {
         let mut watched = PageSet::new();
         for page_id in std::mem::take(&mut self.watch.unguarded).iter() {
@@ -177,7 +195,7 @@ impl Hlrc {
         self.watch_set(site, &watched);
     }
 
-    /// The same for one page, in the middle of an interval.
+    /// Guards one page, in the middle of an interval.
     pub(super) fn guard_page(&mut self, site: &mut Site, page_id: PageId) {
         let page = self.pages.entry(page_id).or_default();
         if std::mem::take(&mut page.unguarded) {
@@ -189,7 +207,8 @@ impl Hlrc {
         }
     }
 
-    /// Voided pages have lost their access: most have not been written since the last release, as notices come right behind one.
+    /// Asks the host which of the voided pages, which have lost their access, were not written: most have not
+    /// been since the last release, because notices usually follow one.
     pub(super) fn ask_for_unwritten(&mut self, site: &mut Site) {
         if !self.watch.voided.is_empty() {
             let spans = site.homes.spans(&self.watch.voided);
@@ -197,10 +216,12 @@ impl Hlrc {
         }
     }
 
-    /// What the program has not written needs no comparison at the next release; and since a copy of that kind equals its twin, which
-    /// nobody needs any more, what is fetched later need not be merged.
+    /// Handles the answer which pages the program has not written. They need no comparison at the next
+    /// release; and since such a copy equals its twin, which is not needed any more, later content need not
+    /// be merged.
     ///
-    /// What was sent ahead of a barrier is taken now, before the threads that wait to be woken go on.
+    /// Supplies that were sent ahead of a barrier are taken now, before the threads that wait to be woken go
+    /// on.
     pub(super) fn handle_unwritten(&mut self, site: &mut Site, granules: &PageSet) {
         let mut equal_twins = Vec::new();
         for page_id in std::mem::take(&mut self.watch.voided).iter() {
@@ -237,9 +258,9 @@ impl Hlrc {
         site.out.extend(spans.map(|pages| Effect::Unwatch { pages }));
     }
 
-    /// Before the host is asked: now and then, which pages have long been unwritten.
+    /// Chooses, in some releases before the host is asked, pages that have long been unwritten.
     ///
-    /// A home page gets a twin for the moment, before the question: a store that comes before the answer is in the
+    /// A home page gets a temporary twin before the question: a store that comes before the answer is in the
     /// answer, and a later one, up to the loss of access, makes the page differ from its twin.
     pub(super) fn choose_resting(&mut self, site: &mut Site) {
         self.watch.releases = self.watch.releases.wrapping_add(1);
@@ -278,8 +299,9 @@ impl Hlrc {
         }
     }
 
-    /// After the answer: candidates that were not `written` lose their access. What must be compared for the last time, and loses its
-    /// twin: those, and home pages that had one for the moment only.
+    /// Takes the access from candidates that were not `written`, after the answer. Returns the pages that
+    /// must be compared for the last time and lose their twins: those, and home pages that had a temporary
+    /// one.
     pub(super) fn send_to_rest(&mut self, site: &mut Site, written: &PageSet) -> PageSet {
         let mut resting = std::mem::take(&mut self.watch.candidates);
         if resting.is_empty() {

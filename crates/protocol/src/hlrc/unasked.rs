@@ -1,12 +1,11 @@
-//! Copies that nobody has faulted on: what [`anticipation`](crate::anticipation) is shown of this protocol's
-//! copies, and what is done with what it proposes.
+//! Copies that no thread has faulted on: shows this protocol's copies to
+//! [`anticipation`](crate::anticipation), and fetches what that proposes.
 
 use hiroba_base::{Access, LockId, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
 use hiroba_wire::{Ahead, PageCopy};
 use rustc_hash::FxHashMap;
 
-use super::copies::{Came, Taken, check_all_found, check_ended};
-use super::moves::Moves;
+use super::copies::{Came, Taken, check_all_found};
 use super::one_sided::Reach;
 use super::{Fetch, Hlrc, Page};
 use crate::ProtocolError;
@@ -14,8 +13,9 @@ use crate::anticipation::supplies::Unasked;
 use crate::anticipation::{Anticipation, Copies, Fetches, Touch};
 use crate::coherence::Site;
 use crate::home::Located;
+use crate::moves::Moves;
 
-/// This node's copies, to be looked at.
+/// A view of this node's copies.
 pub(super) struct View<'a> {
     pages: &'a FxHashMap<PageId, Page>,
     moves: &'a Moves,
@@ -33,8 +33,9 @@ impl Copies for View<'_> {
         self.page(page).is_none_or(|page| !page.valid && page.fetch.is_none())
     }
 
-    /// Not what is coming here to stay: what this node knows of by now may have been sent here and not to the
-    /// last home, which the word that the last home publishes does not show.
+    /// Excludes pages that are coming here as their home: intervals that this node knows of by now may have
+    /// been sent here and not to the last home, and the intervals that the last home publishes do not show
+    /// that.
     fn may_ask_for(&self, site: &Site, page: Located) -> bool {
         page.home != site.me && !self.moves.keeps_away(page.page) && self.is_absent(page.page)
     }
@@ -56,7 +57,7 @@ impl Copies for View<'_> {
     }
 
     fn would_do(&self, page: PageId, version: &VersionVector) -> bool {
-        let has_all = |page: &Page| version.covers(&page.needed) && version.covers(&page.held);
+        let has_all = |page: &Page| version.covers(&page.needed) && version.covers(&page.version);
         self.page(page).is_none_or(has_all)
     }
 
@@ -77,31 +78,31 @@ impl Hlrc {
         self
     }
 
-    /// Has homes send what readers read after every barrier.
+    /// Has homes send the pages that readers read after every barrier.
     pub fn supplying_readers(mut self) -> Hlrc {
         self.anticipation.place_orders(false);
         self
     }
 
-    /// Has readers place orders as soon as a page has a habit: for tests with few barriers.
+    /// Has readers place orders as soon as a page has a habit. For tests with few barriers.
     pub fn ordering_hastily(mut self) -> Hlrc {
         self.anticipation.place_orders(true);
         self
     }
 
-    /// Who proposes pages, and the copies to be shown to it.
+    /// Returns the anticipation, and the copies to show to it.
     pub(super) fn anticipate(&mut self) -> (&mut Anticipation, View<'_>) {
         let Hlrc { anticipation, pages, moves, reach, .. } = self;
         (anticipation, View { pages, moves, reach })
     }
 
-    /// A thread has touched a page of another home. What should be fetched with it.
+    /// Reports that a thread has touched a page of another home. Returns the pages to fetch with it.
     pub(super) fn tell_touch(&mut self, site: &mut Site, page: Located, touch: Touch) -> Fetches {
         let (anticipation, copies) = self.anticipate();
         anticipation.touched(site, &copies, page, touch)
     }
 
-    /// Begins to fetch what was proposed.
+    /// Begins to fetch the proposed pages.
     pub(super) fn fetch_ahead(&mut self, site: &mut Site, fetches: Fetches) {
         let Fetches { pages, is_descending } = fetches;
         for page_id in &pages {
@@ -111,7 +112,7 @@ impl Hlrc {
         self.request_pages(site, &pages, is_descending);
     }
 
-    /// Pages have come that nobody has asked for.
+    /// Handles pages that have come unrequested.
     pub(super) fn keep_unasked(
         &mut self,
         site: &mut Site,
@@ -124,7 +125,7 @@ impl Hlrc {
         let mut pages = Vec::with_capacity(copies.len());
         for copy in copies {
             let (located, found) = site.find_content(copy, &mut offset, content)?;
-            check_ended(site, &copy.version)?;
+            site.check_ended(&copy.version)?;
             pages.push(Unasked { page: located.page, version: copy.version.clone(), content: found });
         }
         check_all_found(offset, content)?;
@@ -132,17 +133,18 @@ impl Hlrc {
         Ok(())
     }
 
-    /// The node leaves a collective, or has got a lock: what came ahead of that is taken.
+    /// Takes the supplies that came ahead of a collective, which the node leaves, or of a lock, which it has
+    /// got.
     pub(super) fn expect_supplies(&mut self, site: &mut Site, ahead_of: Ahead) {
         let (anticipation, copies) = self.anticipate();
         anticipation.expect_supplies(&copies, ahead_of);
-        // What was written of the pages that are void now, the host is about to say.
+        // The host is about to report which of the voided pages were written.
         if self.watch.voided.is_empty() {
             self.take_expected(site);
         }
     }
 
-    /// Installs what came ahead, before the program's threads go on.
+    /// Installs the supplies before the program's threads go on.
     pub(super) fn take_expected(&mut self, site: &mut Site) {
         let (anticipation, copies) = self.anticipate();
         let accepted = anticipation.take_expected(site, &copies);
@@ -157,7 +159,7 @@ impl Hlrc {
         self.end_fetches(site, fetched);
     }
 
-    /// A reader places orders, or ends them.
+    /// Handles a message in which a reader places or ends orders.
     pub(super) fn handle_order(
         &mut self,
         site: &mut Site,
@@ -170,7 +172,7 @@ impl Hlrc {
         begun.iter().for_each(|page_id| self.guard_page(site, page_id));
     }
 
-    /// The node arrives at a barrier: sends what it has changed to those who read it.
+    /// Sends changed pages to the nodes that read them. The node arrives at a barrier.
     pub(super) fn send_supplies(&mut self, site: &mut Site) {
         let (anticipation, copies) = self.anticipate();
         for (to, pages) in anticipation.to_send_ahead(site, &copies) {
@@ -178,7 +180,7 @@ impl Hlrc {
         }
     }
 
-    /// The lock goes to another node: sends what goes with it.
+    /// Sends the pages ordered with a lock, which goes to another node.
     pub(super) fn send_with_lock(
         &mut self,
         site: &mut Site,

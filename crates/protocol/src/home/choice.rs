@@ -1,7 +1,7 @@
-//! Which of the pages homed here should have another home, and which.
+//! Chooses which of the pages homed here should move, and to which nodes.
 //!
-//! A protocol reports who touches, modifies and fetches its home pages, and asks at collectives where they should go. How a
-//! page then gets there is the protocol's: `hlrc/moves.rs` and `erc/moving.rs`.
+//! A protocol reports the nodes that touch, modify and fetch its home pages, and asks at collectives which
+//! pages should move. The protocol itself moves them: `moves.rs` and `erc/moving.rs`.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,12 @@ use rustc_hash::FxHashMap;
 
 use super::HomeMap;
 
-/// Whether homes move, and to whom.
+/// The policy by which homes move.
 ///
-/// Harada, Ishikawa, Hori, Tezuka, Sumimoto, Takahashi, *Dynamic Home Node Reallocation on Software Distributed Shared Memory System*, HPC
-/// Asia 2000 (by modification); Sakae, Matsuoka, Sato, Harada, *Implementation and Evaluation of Dynamic Load Balancing Using Loop
-/// Re-partitioning on Omni/SCASH*, section 5 (by page faults).
+/// Harada, Ishikawa, Hori, Tezuka, Sumimoto, Takahashi, *Dynamic Home Node Reallocation on Software
+/// Distributed Shared Memory System*, HPC Asia 2000 (by modification); Sakae, Matsuoka, Sato, Harada,
+/// *Implementation and Evaluation of Dynamic Load Balancing Using Loop Re-partitioning on Omni/SCASH*,
+/// section 5 (by page faults).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HomePolicy {
     /// Pages stay where their region places them.
@@ -27,10 +28,10 @@ pub enum HomePolicy {
 }
 
 impl HomePolicy {
-    /// All of them.
+    /// All policies.
     pub const ALL: [HomePolicy; 3] = [HomePolicy::Fixed, HomePolicy::Modification, HomePolicy::Faults];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             HomePolicy::Fixed => "off",
@@ -39,20 +40,21 @@ impl HomePolicy {
         }
     }
 
-    /// The policy of that name.
+    /// Returns the policy of that name.
     pub fn named(name: &str) -> Option<HomePolicy> {
         HomePolicy::ALL.into_iter().find(|policy| policy.name() == name)
     }
 }
 
-/// What it takes for a page to move.
+/// The evidence that a page needs to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MoveThreshold {
-    /// Periods (from barrier to barrier) in which one node has modified most of the page.
+    /// The number of periods (from barrier to barrier) in which one node has modified most of the page.
     pub periods: u32,
-    /// Faults of one node, more than of all others.
+    /// The number of one node's faults beyond those of all others.
     pub faults: u64,
-    /// Each move of a page doubles both, up to so many times: a page that two nodes want in turn comes to rest.
+    /// The maximum number of moves of a page that double both other thresholds. Each move up to it does, so a
+    /// page that two nodes want in turn stops moving.
     pub doublings_max: u32,
 }
 
@@ -62,22 +64,23 @@ impl Default for MoveThreshold {
     }
 }
 
-/// What a page's home counts, to know whether another node were the better home.
+/// The counts by which a page's home decides whether another node would be the better home.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HomeUse {
-    /// By node, how many bytes it has modified, or how often it has faulted.
+    /// By node, the number of bytes that it has modified, or of its faults.
     amounts: Vec<(NodeId, u64)>,
-    /// Who modified most in the latest periods, and in how many of them in succession.
+    /// The node that modified most in the latest periods, and their number in succession.
     favourite: Option<(NodeId, u32)>,
-    /// Periods in succession in which nobody modified it.
+    /// The number of periods in succession in which no node modified it.
     idle: u32,
 }
 
-/// What is known of a page is forgotten when nobody has modified it for so many periods: programs have several barriers a step.
+/// The number of periods without a modification after which a page's counts are discarded. It is more than
+/// one because programs have several barriers a step.
 const IDLE_PERIODS_MAX: u32 = 16;
 
 impl HomeUse {
-    /// A node has modified so many bytes, or faulted so often.
+    /// Adds the bytes that a node has modified, or its faults.
     pub fn note(&mut self, node: NodeId, amount: u64) {
         match self.amounts.iter_mut().find(|(other, _)| *other == node) {
             Some((_, amounts)) => *amounts += amount,
@@ -85,18 +88,19 @@ impl HomeUse {
         }
     }
 
-    /// Whether anything has been noted lately.
+    /// Returns true if any use has been noted lately.
     pub fn is_in_use(&self) -> bool {
         !self.amounts.is_empty() || self.favourite.is_some()
     }
 
-    /// The node to which more than half of all falls.
+    /// Returns the node that has more than half of the total.
     fn leader(&self) -> Option<(NodeId, u64)> {
         let sum: u64 = self.amounts.iter().map(|(_, amount)| amount).sum();
         self.amounts.iter().copied().find(|(_, amount)| 2 * amount > sum)
     }
 
-    /// A period is over in which modifications were noted: where a page that has moved so often should be homed, if not here.
+    /// Ends a period in which modifications were noted. Returns the node that should be the home, if not this
+    /// one, of a page that has moved `moves` times.
     pub fn end_period(&mut self, me: NodeId, moves: u32, threshold: &MoveThreshold) -> Option<NodeId> {
         if self.amounts.is_empty() {
             self.idle = self.idle.saturating_add(1);
@@ -114,58 +118,60 @@ impl HomeUse {
         (periods >= threshold.periods << moves.min(threshold.doublings_max)).then_some(node)
     }
 
-    /// Where a page should be homed, if not here, on which faults were noted, and which has moved so often.
+    /// Returns the node that should be the home, if not this one, of a page on which faults were noted and
+    /// that has moved `moves` times.
     pub fn most_faulting(&self, moves: u32, threshold: &MoveThreshold) -> Option<NodeId> {
         let (node, faults) = self.leader()?;
         (faults >= threshold.faults << moves.min(threshold.doublings_max)).then_some(node)
     }
 }
 
-/// What one node knows of the use of pages that are homed there.
+/// A node's counts of the use of pages that are homed there.
 #[derive(Debug, Default)]
 pub struct HomeChoice {
     policy: HomePolicy,
     threshold: MoveThreshold,
-    /// Who modifies or fetches them.
+    /// The use of pages by the nodes that modify or fetch them.
     used: FxHashMap<PageId, HomeUse>,
     /// Pages placed by first touch that have been touched.
     touched: PageSet,
-    /// Of them, those that are to go to the node that was the first.
+    /// Pages among them that should move to their first touchers.
     first_touched: BTreeMap<PageId, NodeId>,
 }
 
-/// What a node reports.
+/// Reports about a node's pages.
 impl HomeChoice {
-    /// Homes move by this policy from now on.
+    /// Sets the policy by which homes move from now on.
     pub fn set_policy(&mut self, policy: HomePolicy) {
         self.policy = policy;
     }
 
-    /// A home moves when so much speaks for it.
+    /// Sets the threshold above which a home moves.
     pub fn set_threshold(&mut self, threshold: MoveThreshold) {
         self.threshold = threshold;
     }
 
-    /// Whether any page may move: by the policy, or to where it is touched first.
+    /// Returns true if any page may move: by the policy, or to its first toucher.
     pub fn is_on(&self, homes: &HomeMap) -> bool {
         self.policy != HomePolicy::Fixed || homes.has_first_touches()
     }
 
-    /// A node touches a page, or has written it.
+    /// Notes that a node touches a page, or has written it.
     pub fn note_touch(&mut self, homes: &HomeMap, me: NodeId, node: NodeId, page: PageId) {
         if homes.sees_first_touch(me, page) && self.touched.insert(page) && node != me {
             self.first_touched.insert(page, node);
         }
     }
 
-    /// Another node has modified so many bytes of a page.
+    /// Notes that another node has modified `bytes` bytes of a page.
     pub fn note_modified(&mut self, page: PageId, writer: NodeId, bytes: usize) {
         if self.policy == HomePolicy::Modification && bytes > 0 {
             self.used.entry(page).or_default().note(writer, bytes as u64);
         }
     }
 
-    /// The home itself has written a page. How much is not known: it counts as the whole page.
+    /// Notes that the home itself has written a page. The number of bytes is not known, so it counts as the
+    /// whole page.
     pub fn note_written_here(&mut self, page: PageId, me: NodeId, page_bytes: u32) {
         if self.policy == HomePolicy::Modification
             && let Some(used) = self.used.get_mut(&page)
@@ -174,22 +180,23 @@ impl HomeChoice {
         }
     }
 
-    /// A node has faulted on a page, or asked for it.
+    /// Notes that a node has faulted on a page, or requested it.
     pub fn note_fetched(&mut self, page: PageId, by: NodeId) {
         if self.policy == HomePolicy::Faults {
             self.used.entry(page).or_default().note(by, 1);
         }
     }
 
-    /// The page is homed elsewhere from now on.
+    /// Discards the counts of a page that is homed elsewhere from now on.
     pub fn forget(&mut self, page: PageId) {
         self.used.remove(&page);
     }
 }
 
-/// What follows from it.
+/// Choices that follow from the reports.
 impl HomeChoice {
-    /// Takes up to `pages_max` pages that should go where they were touched first, and may leave. Those that may not stay for good.
+    /// Takes at most `pages_max` pages that should move to their first touchers, and may leave. Those that
+    /// may not leave stay permanently.
     pub fn take_first_touched(
         &mut self,
         pages_max: u64,
@@ -206,14 +213,15 @@ impl HomeChoice {
         next_homes
     }
 
-    /// The page cannot leave now: it should go to the node that touched it first when asked the next time.
+    /// Puts off the move of a page that cannot leave now to its first toucher.
     pub fn put_off(&mut self, page: PageId, first_toucher: NodeId) {
         assert!(self.touched.contains(page), "{page}: somebody was the first to touch it");
         self.first_touched.insert(page, first_toucher);
     }
 
-    /// Ends a period for all pages: by page, where it should go. `times` is how often a page has moved. What `accept` refuses is
-    /// asked again; what it accepts is forgotten.
+    /// Ends a period for all pages. Returns the pages that should move, with their next homes. `times`
+    /// returns the number of moves of a page. A page that `accept` refuses is proposed again; one that it
+    /// accepts is forgotten.
     pub fn end_period(
         &mut self,
         me: NodeId,
@@ -232,7 +240,8 @@ impl HomeChoice {
         });
     }
 
-    /// Ends a period for the pages that have been modified in it: where those of them should go that should move.
+    /// Ends a period for the pages that have been modified in it. Returns those that should move, with their
+    /// next homes.
     pub fn end_period_of_modified(
         &mut self,
         me: NodeId,
@@ -247,7 +256,8 @@ impl HomeChoice {
         next_homes.filter_map(|(page, to)| Some((page, to?))).collect()
     }
 
-    /// Where a page that has moved so often should go by who faults on it, at any time.
+    /// Returns the next home of a page that has moved `times` times, by the faults on it. Callable at any
+    /// time.
     pub fn most_faulting(&self, page: PageId, times: u32) -> Option<NodeId> {
         if self.policy != HomePolicy::Faults {
             return None;

@@ -1,4 +1,5 @@
-//! Bringing a copy up to date: the first copy from the home, diffs from their writers, and what is done when one has forgotten them.
+//! Brings a copy up to date: fetches the first copy from the home and diffs from their writers, and recovers
+//! when a writer has discarded them.
 
 use hiroba_base::{Access, IntervalSeq, NodeId, PageId, VersionVector};
 use hiroba_wire::{IntervalDiff, Message, PageCopy};
@@ -8,7 +9,7 @@ use super::{Fetch, Lrc, Page, Twin, raise};
 use crate::coherence::Site;
 use crate::{Effect, Expected, Fact, NewContent, Outcome, PageToSend, ProtocolError, diff, unexpected};
 
-/// What an interval changed, by the time that it is known here.
+/// The changes of an interval to the page.
 #[derive(Debug)]
 pub(super) struct ReceivedDiff {
     writer: NodeId,
@@ -18,7 +19,8 @@ pub(super) struct ReceivedDiff {
 }
 
 impl ReceivedDiff {
-    /// Ascends along happens-before. No sum of counts that nodes have counted up to overflows; one that a stranger made up may as well be the last.
+    /// Returns a sort key that ascends along happens-before. Sums of the counts that nodes have reached do
+    /// not overflow; a sum that a stranger made up may as well be the last.
     fn place(&self) -> (u64, NodeId, IntervalSeq) {
         let entries = self.version.entries().iter();
         (entries.fold(0, |sum: u64, (_, seq)| sum.saturating_add(*seq)), self.writer, self.seq)
@@ -27,8 +29,8 @@ impl ReceivedDiff {
 
 /// The reader's side.
 impl Lrc {
-    /// An access miss (Keleher and others 1994): asks for whatever the page lacks, the first copy and then
-    /// the diffs of each writer that notices name, or takes in what has come when that is all.
+    /// Continues after an access miss (Keleher and others 1994): requests what the page lacks, first the copy
+    /// and then the diffs of each writer that notices name. Takes them in when all have come.
     pub(super) fn go_on_fetching(&mut self, site: &mut Site, page_id: PageId) {
         let me = site.me;
         let page = self.page(site, page_id);
@@ -70,8 +72,9 @@ impl Lrc {
         }
     }
 
-    /// Everything is there: applies it in an order that agrees with happens-before (Keleher, Cox,
-    /// Zwaenepoel), lets the program at the page, and answers those who waited for it.
+    /// Applies the received diffs, all of which have come, in an order that agrees with happens-before
+    /// (Keleher, Cox, Zwaenepoel), gives the program access to the page, and answers the nodes that waited
+    /// for it.
     fn take_in(&mut self, site: &mut Site, page_id: PageId) {
         let page = self.page(site, page_id);
         let fetch = page.fetch.take().unwrap_or_default();
@@ -81,7 +84,7 @@ impl Lrc {
         received.sort_by_key(ReceivedDiff::place);
         let set_aside = if began_anew { page.set_aside.clone() } else { Vec::new() };
         if !received.is_empty() {
-            // What comes in would be taken for this node's own writes, or hide them.
+            // Incoming diffs would be taken for this node's own writes, or hide them.
             self.compare_closed(site, page_id, None);
         }
         let runs = received.into_iter().map(|diff| diff.runs).chain(set_aside);
@@ -90,7 +93,7 @@ impl Lrc {
         page.has_copy = true;
         page.hold(&gained);
         assert!(page.is_current(), "{page_id}: what notices name has been asked for");
-        let (held, access) = (page.held.clone(), page.access);
+        let (held, access) = (page.version.clone(), page.access);
         site.tell(|| Some(Fact::Holds { page: page_id, version: held }));
         if demanded || hinted && access == Access::None {
             let wanted = if wants_write { Access::Write } else { Access::Read };
@@ -100,12 +103,12 @@ impl Lrc {
         self.answer_who_waited(site, page_id);
     }
 
-    /// Home: what was asked for, and has waited for diffs.
+    /// Answers requests to this home that have waited for diffs.
     fn answer_who_waited(&mut self, site: &mut Site, page_id: PageId) {
         let page = self.page(site, page_id);
-        let held = &page.held;
+        let held = &page.version;
         let answered: Vec<_> =
-            page.hold_requests.extract_if(.., |(_, version)| held.covers(version)).collect();
+            page.catch_up_requests.extract_if(.., |(_, version)| held.covers(version)).collect();
         let ready: Vec<_> =
             page.operations.extract_if(.., |operation| held.covers(&operation.needed)).collect();
         for (node, version) in answered {
@@ -114,7 +117,8 @@ impl Lrc {
         ready.into_iter().for_each(|operation| self.perform(site, page_id, operation));
     }
 
-    /// A writer has forgotten diffs that this copy lacks: the home's copy takes its place. What was held, and is not there, is owed.
+    /// Replaces the copy by the home's, because a writer has discarded diffs that this copy lacks. Intervals
+    /// that the old copy contained and the new one lacks are owed.
     fn give_copy_up(&mut self, site: &mut Site, page_id: PageId) {
         assert!(!site.is_home(page_id), "{page_id}: its home has the copy that all others can begin from");
         if self.page(site, page_id).twin == Twin::Open {
@@ -124,7 +128,7 @@ impl Lrc {
         self.compare_closed(site, page_id, None);
         let page = self.page(site, page_id);
         assert_eq!(page.access, Access::None, "{page_id}: a copy that lacks something is not used");
-        let held = std::mem::take(&mut page.held);
+        let held = std::mem::take(&mut page.version);
         raise(&mut page.owed, &held);
         page.has_copy = false;
         let fetch = page.fetch.take().unwrap_or_default();
@@ -216,9 +220,9 @@ impl Lrc {
 }
 
 impl Page {
-    /// Whose intervals the copy must come to hold: after which one, through which.
+    /// Returns the intervals that the copy must still get: each writer, after which interval, through which.
     fn lacking(&self) -> Vec<(NodeId, IntervalSeq, IntervalSeq)> {
-        let mut there = self.held.clone();
+        let mut there = self.version.clone();
         let mut wanted = self.needed.clone();
         raise(&mut wanted, &self.owed);
         if let Some(fetch) = &self.fetch {
@@ -241,7 +245,7 @@ impl Lrc {
         self.share(site, page_id)?;
         let page_bytes = site.page_bytes(page_id);
         let page = self.page(site, page_id);
-        let version = page.held.clone();
+        let version = page.version.clone();
         site.out.push(if page.twin == Twin::Open {
             Effect::SendTwin { to: from, page: page_id, version }
         } else {

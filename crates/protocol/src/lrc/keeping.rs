@@ -1,4 +1,5 @@
-//! A writer's side: diffs are made late, kept until nobody can ask for them, and sent to whoever asks.
+//! The writer's side: makes diffs late, keeps them until no node can request them, and sends them to the
+//! nodes that do.
 
 use hiroba_base::{IntervalSeq, NodeId, PageId, PageSet, VersionVector};
 use hiroba_wire::{IntervalDiff, Message};
@@ -7,20 +8,20 @@ use super::{Lrc, Twin, raise};
 use crate::coherence::Site;
 use crate::{Effect, Expected, ProtocolError, unexpected};
 
-/// A node that keeps more bytes of diffs, and of twins of intervals that have ended, collects.
+/// The number of bytes of diffs, and of twins of intervals that have ended, beyond which a node collects.
 pub const KEPT_BYTES_MAX: u64 = 32 << 20;
 
-/// What a kept diff takes besides its bytes.
+/// The bytes that a kept diff takes besides its content.
 const KEPT_DIFF_BYTES: u64 = 128;
 
-/// A reply is sent when its diffs reach this many bytes.
+/// The number of bytes of diffs at which a reply is sent.
 const REPLY_BYTES: usize = 48 << 10;
 
-/// What an interval of this node changed in a page.
+/// The changes of an interval of this node to a page.
 #[derive(Debug)]
 pub(super) struct KeptDiff {
     pub(super) seq: IntervalSeq,
-    /// The page's version at its end.
+    /// The page's version at the interval's end.
     pub(super) version: VersionVector,
     pub(super) runs: Vec<u8>,
 }
@@ -31,7 +32,7 @@ impl KeptDiff {
     }
 }
 
-/// Who asked for diffs: after which interval, through which.
+/// A request for diffs: its node, after which interval, through which.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     node: NodeId,
@@ -39,25 +40,26 @@ pub(super) struct Wanted {
     through: IntervalSeq,
 }
 
-/// Why a page is compared with its twin.
+/// The reason why a page is compared with its twin.
 #[derive(Debug)]
 pub(super) enum Purpose {
-    /// The diff of an interval that has ended.
+    /// The diff of an interval that has ended is kept.
     Keep { seq: IntervalSeq, version: VersionVector, for_request: Option<Wanted> },
-    /// What the open interval has written so far: the copy goes.
+    /// The copy is given up: the open interval's writes are set aside as a diff.
     SetAside,
-    /// The twin is not needed, nor the diff.
+    /// Neither the twin nor the diff is needed.
     Forget,
 }
 
-/// What is kept in all.
+/// All that a node keeps.
 #[derive(Debug)]
 pub(super) struct Keeping {
     pub(super) bytes: u64,
     pub(super) bytes_max: u64,
-    /// Pages with kept diffs, or with the twin of an interval that has ended; perhaps some that had.
+    /// Pages with kept diffs, or with the twin of an interval that has ended. May include pages that had them
+    /// earlier.
     pages: PageSet,
-    /// Homes that have yet to say that they hold a page.
+    /// The number of homes that must still report that they hold a page.
     awaited: usize,
 }
 
@@ -73,7 +75,7 @@ impl Keeping {
         self.pages.insert(page);
     }
 
-    /// So much less is kept of the page.
+    /// Subtracts bytes from what is kept of the page.
     pub(super) fn remove(&mut self, page: PageId, bytes: u64) {
         assert!(self.bytes >= bytes, "{page}: what is kept no more was counted");
         self.bytes -= bytes;
@@ -87,7 +89,7 @@ impl Lrc {
         site.out.push(Effect::Diff { page: page_id, keep_twin });
     }
 
-    /// Makes the diff of the page's last interval, if it is still to be made.
+    /// Makes the diff of the page's last interval, if it does not exist yet.
     pub(super) fn compare_closed(&mut self, site: &mut Site, page_id: PageId, for_request: Option<Wanted>) {
         let page_bytes = u64::from(site.page_bytes(page_id));
         let page = self.page(site, page_id);
@@ -172,8 +174,8 @@ impl Lrc {
 
 /// Collection.
 impl Lrc {
-    /// When too much is kept (Keleher and others 1994 collect then, too, but at a barrier): has every home
-    /// hold what this node has written, so that it can be forgotten.
+    /// Has every home bring its copies up to date with this node's writes, so that this node can discard its
+    /// diffs. Called when it keeps too much (Keleher and others 1994 collect then, too, but at a barrier).
     pub(super) fn collect(&mut self, site: &mut Site) {
         if self.keeping.bytes <= self.keeping.bytes_max || self.keeping.awaited > 0 {
             return;
@@ -182,7 +184,7 @@ impl Lrc {
             self.keeping.pages.insert(page_id);
             let (me, home) = (site.me, site.locate(page_id).home);
             let page = self.page(site, page_id);
-            let version = page.held.clone();
+            let version = page.version.clone();
             if home == me {
                 self.forget(site, page_id, version.get(me));
             } else if page.has_copy {
@@ -192,7 +194,7 @@ impl Lrc {
         }
     }
 
-    /// The home holds the page's intervals of this node through this one.
+    /// Discards diffs: the home's copy contains the page's intervals of this node through `through`.
     fn forget(&mut self, site: &mut Site, page_id: PageId, through: IntervalSeq) {
         let page_bytes = u64::from(site.page_bytes(page_id));
         let page = self.page(site, page_id);
@@ -211,7 +213,7 @@ impl Lrc {
         }
     }
 
-    /// The home's side: answers when the copy holds all that.
+    /// Handles a catch-up request on the home, which answers when the copy contains all requested intervals.
     pub(super) fn handle_catch_up_request(
         &mut self,
         site: &mut Site,
@@ -221,13 +223,13 @@ impl Lrc {
     ) -> Result<(), ProtocolError> {
         self.share(site, page_id)?;
         let page = self.page(site, page_id);
-        if page.held.covers(version) {
+        if page.version.covers(version) {
             site.out.send(from, &Message::CaughtUp { page: page_id, version: version.clone() });
             return Ok(());
         }
         raise(&mut page.owed, version);
-        page.owed.retain_beyond(&page.held);
-        page.hold_requests.push((from, version.clone()));
+        page.owed.retain_beyond(&page.version);
+        page.catch_up_requests.push((from, version.clone()));
         self.go_on_fetching(site, page_id);
         Ok(())
     }

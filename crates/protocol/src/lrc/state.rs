@@ -1,32 +1,32 @@
-//! The rows of the state table of [`lrc`](super), and which of them a page is in.
+//! The rows of the state table of [`lrc`](super), and the function that finds the row of a page.
 
 use hiroba_base::Access;
 
 use super::{Page, Twin};
 
-/// What a page is on one node.
+/// The state of a page on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// There is no copy.
     Absent,
-    /// The copy has all that notices name, and nothing of this node's own that no diff has.
+    /// The copy has all that notices name, and every own change is in a diff.
     Clean,
     /// The copy is being written in the open interval.
     Dirty,
-    /// The copy was written in an interval that has ended, whose diff nobody has needed yet.
+    /// The copy was written in an interval that has ended, whose diff has not been needed yet.
     Closed,
-    /// A notice has voided a clean copy.
+    /// A notice has invalidated a clean copy.
     CleanInvalidated,
-    /// A notice has voided a copy that was being written.
+    /// A notice has invalidated a copy that was being written.
     DirtyInvalidated,
-    /// A notice has voided a closed copy.
+    /// A notice has invalidated a closed copy.
     ClosedInvalidated,
-    /// The page is homed here, and no other node has asked for it.
+    /// The page is homed here, and no other node has requested it.
     HomeExclusive,
 }
 
 impl State {
-    /// As the table calls it.
+    /// Returns its name in the table.
     pub fn name(self) -> &'static str {
         match self {
             State::Absent => "absent",
@@ -40,9 +40,9 @@ impl State {
         }
     }
 
-    /// The row that the page is in; none if it fits no row.
+    /// Returns the row of the page, or `None` if it fits no row.
     ///
-    /// A copy that was brought up to date for others only has no access yet, in whatever row.
+    /// In every row, a copy that was brought up to date only for other nodes has no access yet.
     pub(super) fn of(page: &Page, is_home: bool) -> Option<State> {
         let has_copy = page.has_copy || is_home;
         let (state, access_max) = match (has_copy, page.needed.is_empty(), &page.twin) {
@@ -57,7 +57,7 @@ impl State {
             (true, false, Twin::Closed { .. }) => (State::ClosedInvalidated, Access::None),
         };
         let names_no_more_than_lacks =
-            page.needed.entries().iter().all(|(writer, seq)| page.held.get(*writer) < *seq);
+            page.needed.entries().iter().all(|(writer, seq)| page.version.get(*writer) < *seq);
         (page.access <= access_max && names_no_more_than_lacks).then_some(state)
     }
 }

@@ -1,14 +1,16 @@
-//! Atomic words: every operation is carried out at the page's home, which is a writer of the page like any other.
+//! Atomic words: every operation is carried out at the page's home, which is a writer of the page like any
+//! other.
 //!
-//! The home first brings its copy up to all that the operating node knows of the page, so an operation finds whatever plain
-//! store comes before it. Then it closes an interval in which the page alone has changed, with a diff of its own: the word. So what is found
-//! later depends on the one order in which the home operated, and no diff undoes the word: what was stored there before is
-//! in a version that this one covers.
+//! The home first brings its copy up to all intervals of the page that the operating node knows, so an
+//! operation finds every plain store that precedes it. Then it closes an interval in which only this page has
+//! changed, with a diff of its own: the word. So later values depend only on the order in which the home
+//! operated, and no diff undoes the word: earlier stores to it are in a version that this one covers.
 //!
-//! The answer names the home's version. The operating node's copy must hold it before it is read again. Its next interval
-//! carries a notice of the page with an empty diff, in whose version the operation's interval is named: who acquires from it asks
-//! it for the diff, and then the home. That holds for operations that only look, too: who has seen a change passes it on. No
-//! knowledge of other pages crosses with an operation: plain loads see what was stored plainly after the next acquire.
+//! The answer names the home's version. The operating node's copy must contain it before it is read again.
+//! Its next interval carries a notice of the page with an empty diff, whose version names the operation's
+//! interval. A node that acquires from it requests that diff, and then the home's. This also holds for
+//! operations that only load: a thread that has seen a change passes it to later acquirers. An operation
+//! transfers no knowledge of other pages: plain loads see earlier plain stores after the next acquire.
 
 use hiroba_base::{NodeId, PageId, VersionVector};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, Ticket};
@@ -25,12 +27,12 @@ pub(super) struct Operation {
     client: Client,
     offset: u32,
     operation: AtomicOperation,
-    /// What the copy must hold before it.
+    /// The intervals that the copy must contain before it.
     pub(super) needed: VersionVector,
 }
 
 impl Operation {
-    /// Another node's.
+    /// Returns the operation that another node requests.
     pub(super) fn from(
         node: NodeId,
         ticket: Ticket,
@@ -42,7 +44,7 @@ impl Operation {
     }
 }
 
-/// An operation that is carried out, and of which nobody has been told.
+/// An operation that was carried out and has not been announced.
 #[derive(Debug)]
 pub(super) struct Performed {
     page: PageId,
@@ -52,12 +54,12 @@ pub(super) struct Performed {
     turn: u64,
 }
 
-/// What a page's home says of an operation.
+/// The answer of a page's home to an operation.
 pub(super) struct HomeWord<'a> {
     pub(super) outcome: AtomicOutcome,
-    /// How many operations there were on the word before.
+    /// The number of operations on the word before.
     pub(super) turn: u64,
-    /// The page's version then.
+    /// The page's version after the operation.
     pub(super) version: &'a VersionVector,
 }
 
@@ -65,7 +67,7 @@ pub(super) struct HomeWord<'a> {
 impl Lrc {
     pub(super) fn begin_operation(&mut self, site: &mut Site, asked: WordOperation) {
         if self.written.contains(asked.page) {
-            // The operation must find this thread's own plain stores: their interval ends first.
+            // The operation must find this thread's own plain stores, so their interval ends first.
             site.release_for(AfterRelease::Operate(asked));
         } else {
             self.request_operation(site, asked);
@@ -100,7 +102,7 @@ impl Lrc {
         };
         let page = self.page(site, page_id);
         raise(&mut page.needed, version);
-        page.needed.retain_beyond(&page.held);
+        page.needed.retain_beyond(&page.version);
         self.void(site, page_id);
         if !version.is_empty() {
             self.operated_on.insert(page_id);
@@ -125,19 +127,19 @@ impl Lrc {
 
     fn admit(&mut self, site: &mut Site, page_id: PageId, operation: Operation) {
         let page = self.page(site, page_id);
-        if page.held.covers(&operation.needed) {
+        if page.version.covers(&operation.needed) {
             return self.perform(site, page_id, operation);
         }
         raise(&mut page.owed, &operation.needed);
-        page.owed.retain_beyond(&page.held);
+        page.owed.retain_beyond(&page.version);
         page.operations.push(operation);
         self.go_on_fetching(site, page_id);
     }
 
     pub(super) fn perform(&mut self, site: &mut Site, page_id: PageId, operation: Operation) {
         let page = self.page(site, page_id);
-        assert!(page.held.covers(&operation.needed), "{page_id}: its copy holds what comes before");
-        // The word goes into a twin too, so an earlier interval's diff would lack what was stored there.
+        assert!(page.version.covers(&operation.needed), "{page_id}: its copy holds what comes before");
+        // The word goes into the twin too, so an earlier interval's diff would lack earlier stores there.
         self.compare_closed(site, page_id, None);
         let (offset, asked) = (operation.offset, operation.operation);
         self.operating.push_back((page_id, operation));
@@ -156,15 +158,16 @@ impl Lrc {
         }
     }
 
-    /// No release is open: closes the operations' intervals and tells who asked for them.
+    /// Closes the intervals of performed operations and answers the nodes and threads that requested them. No
+    /// release is open.
     pub(super) fn finish_performed(&mut self, site: &mut Site) {
         assert!(!site.is_closing(), "operations have intervals of their own");
         while let Some(Performed { page: page_id, client, offset, outcome, turn }) =
             self.performed.pop_front()
         {
             let me = site.me;
-            let mut version = self.page(site, page_id).held.clone();
-            // Of a page that nobody else has asked for nobody need be told.
+            let mut version = self.page(site, page_id).version.clone();
+            // A page that no other node has requested needs no notice.
             if outcome.written && self.page(site, page_id).shared {
                 let seq = site.close_apart(page_id);
                 version = self.page(site, page_id).count_own(me, seq);

@@ -1,10 +1,10 @@
-//! The rows of the state table of [`sc`](super), and which of them a page is in.
+//! The rows of the state table of [`sc`](super), and the function that finds the row of a page.
 
 use hiroba_base::{Access, NodeId};
 
 use super::Page;
 
-/// What a page is on one node.
+/// The state of a page on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Another node owns the page, and there is no copy here.
@@ -19,10 +19,12 @@ pub enum State {
     OwnerInvalidating,
     /// This node owns the only copy.
     OwnerWriting,
+    /// This node owns the page, which goes to another node after a release.
+    OwnerGiving,
 }
 
 impl State {
-    /// As the table calls it.
+    /// Returns its name in the table.
     pub fn name(self) -> &'static str {
         match self {
             State::Absent => "absent",
@@ -31,16 +33,19 @@ impl State {
             State::OwnerShared => "owner, shared",
             State::OwnerInvalidating => "owner, invalidating",
             State::OwnerWriting => "owner, writing",
+            State::OwnerGiving => "owner, giving",
         }
     }
 
-    /// The row that the page is in; none if it fits no row.
-    pub(super) fn of(page: &Page, me: NodeId) -> Option<State> {
+    /// Returns the row of the page, or `None` if it fits no row.
+    pub(super) fn of(page: &Page, me: NodeId, is_going: bool) -> Option<State> {
         let has_copies = !page.copyset.is_empty();
         let state = match (page.owner, page.access) {
             (false, Access::None) => State::Absent,
             (false, Access::Read) => State::Copy,
             (false, Access::Write) => return None,
+            (true, Access::None | Access::Read) if is_going => State::OwnerGiving,
+            (_, _) if is_going => return None,
             (true, Access::None | Access::Read) if page.invalidating > 0 => State::OwnerInvalidating,
             (true, Access::None | Access::Read) if has_copies => State::OwnerShared,
             (true, Access::None) => State::OwnerFresh,
@@ -50,7 +55,7 @@ impl State {
         let may_have_copies = state == State::OwnerShared;
         let may_invalidate = state == State::OwnerInvalidating;
         let owes_copy = page.give_up_for.is_some();
-        let fits = has_copies == may_have_copies
+        let fits = (has_copies == may_have_copies || is_going)
             && !page.copyset.contains(&me)
             && (page.invalidating > 0) == may_invalidate
             && !(page.owner && (owes_copy || page.asked > Access::None));
@@ -66,14 +71,24 @@ mod tests {
     fn an_owner_that_writes_has_given_no_copies() {
         let me = NodeId(0);
         let mut page = Page::new(me, me);
-        assert_eq!(State::of(&page, me), Some(State::OwnerFresh));
+        assert_eq!(State::of(&page, me, false), Some(State::OwnerFresh));
         page.access = Access::Write;
-        assert_eq!(State::of(&page, me), Some(State::OwnerWriting));
+        assert_eq!(State::of(&page, me, false), Some(State::OwnerWriting));
         page.copyset.insert(NodeId(1));
-        assert_eq!(State::of(&page, me), None);
+        assert_eq!(State::of(&page, me, false), None);
         page.access = Access::Read;
-        assert_eq!(State::of(&page, me), Some(State::OwnerShared));
+        assert_eq!(State::of(&page, me, false), Some(State::OwnerShared));
         page.owner = false;
-        assert_eq!(State::of(&page, me), None, "only an owner has a copyset");
+        assert_eq!(State::of(&page, me, false), None, "only an owner has a copyset");
+    }
+
+    #[test]
+    fn a_page_that_goes_is_owned_and_not_written() {
+        let me = NodeId(0);
+        let mut page = Page::new(me, me);
+        page.access = Access::Read;
+        assert_eq!(State::of(&page, me, true), Some(State::OwnerGiving));
+        page.access = Access::Write;
+        assert_eq!(State::of(&page, me, true), None);
     }
 }

@@ -1,4 +1,5 @@
-//! What is done for many pages, or by many nodes, takes few messages and few calls: counts, on engines without memory.
+//! Operations on many pages, or by many nodes, take few messages and few calls. These tests count them, on
+//! engines without memory.
 
 use std::collections::VecDeque;
 
@@ -17,20 +18,20 @@ const THREAD: Waiter = Waiter(0);
 const NODE_0: NodeId = NodeId(0);
 const NODE_1: NodeId = NodeId(1);
 
-/// What one node has done and received.
+/// The actions of one node, and the messages that it received.
 #[derive(Clone, Debug, Default)]
 struct Counts {
     received: usize,
     faults: usize,
     pages_installed: u64,
     installs: usize,
-    /// Calls that give access, and that take it away.
+    /// The numbers of calls that give access, and that take it away.
     grants: usize,
     invalidations: Vec<(PageRange, u64)>,
-    /// Pages that came before anybody asked for them.
+    /// The number of pages that came before a thread requested them.
     prefetched: u32,
     departures: usize,
-    /// From how many collectives it had departed itself when it told each of those below.
+    /// The number of collectives from which it had departed itself when it informed each node below.
     departed_when_telling: Vec<u64>,
 }
 
@@ -39,7 +40,7 @@ struct Job {
     engines: Vec<Consistency>,
     counts: Vec<Counts>,
     network: VecDeque<(NodeId, NodeId, Vec<u8>)>,
-    /// Granules that each node's program has written since they were last asked for (asynchronous tracking).
+    /// Granules that each node's program has written since the host was last asked (asynchronous tracking).
     written: Vec<PageSet>,
     fatal: Option<String>,
 }
@@ -58,7 +59,7 @@ impl Job {
         Job { limits, engines, counts, network: VecDeque::new(), written, fatal: None }
     }
 
-    /// Two nodes; the whole region is homed on node 0.
+    /// Returns a job of two nodes whose whole region is homed on node 0.
     fn of_two(tracking: WriteTracking) -> Job {
         Job::new(2, tracking, &[(REGION, PageSize::KIB_4, Placement::On(NODE_0))])
     }
@@ -120,7 +121,7 @@ impl Job {
         }
     }
 
-    /// The program touches a page; all messages that follow are delivered.
+    /// Has the program touch a page, and delivers all messages that follow.
     fn touch(&mut self, node: NodeId, page: u64, wanted: Access) {
         let page = PageId(page);
         while self.engine(node).access(page) < wanted {
@@ -150,7 +151,8 @@ impl Job {
         }
     }
 
-    /// Messages, faults and calls that give access of node 1, and pages that it holds; counts begin anew.
+    /// Returns the numbers of messages, faults and calls that give access, of node 1, and of the pages that
+    /// it got. Resets the counts.
     fn taken(&mut self) -> (usize, usize, usize, u64) {
         let counts = std::mem::take(&mut self.counts);
         self.counts = vec![Counts::default(); counts.len()];
@@ -159,7 +161,7 @@ impl Job {
     }
 }
 
-/// One page at a time would be a fault, a request, a reply and a call for each.
+/// Checks the counts: one page at a time would take a fault, a request, a reply and a call for each.
 fn is_a_sixteenth(pages: u64, (messages, faults, grants, installed): (usize, usize, usize, u64)) {
     assert_eq!(installed, pages);
     let pages = pages as usize;
@@ -211,7 +213,7 @@ fn strided_reads_and_several_at_once_are_streams() {
     let mut interleaved = Job::of_two(WriteTracking::Async);
     interleaved.read((0..256).flat_map(|index| [100 + index, 700 - index, 800 + index]));
     let (messages, faults, _, installed) = interleaved.taken();
-    // Each may have gone as far again as was used.
+    // Each may have gone as far again as the program used.
     assert!((768..=1024).contains(&installed), "{installed}");
     assert!(messages <= 150 && faults <= 60, "{messages} messages and {faults} faults for 768 pages");
 }
@@ -266,7 +268,7 @@ fn a_stream_that_ends_has_fetched_no_more_in_vain_than_was_used() {
     }
 }
 
-/// As a node that reads its neighbours' border rows in every phase.
+/// Models a node that reads its neighbours' border rows in every phase.
 #[test]
 fn rows_too_short_to_be_streams_are_soon_left_alone() {
     let mut job = Job::of_two(WriteTracking::Async);
@@ -281,7 +283,7 @@ fn rows_too_short_to_be_streams_are_soon_left_alone() {
         let installed = job.taken().3;
         assert!(installed <= if phase < 20 { 24 } else { 12 }, "{installed} pages came in phase {phase}");
     }
-    // What is a stream is still found.
+    // A real stream is still found.
     job.read(600..800);
     let (_, faults, _, installed) = job.taken();
     assert!(faults <= 25 && installed >= 200, "{faults} faults, {installed} pages");
@@ -312,7 +314,7 @@ fn a_hint_is_one_message_to_each_home() {
 fn a_hint_of_several_ranges_is_one_message_to_each_home() {
     let mut job = Job::new(3, WriteTracking::Async, &[(REGION, PageSize::KIB_4, Placement::Block)]);
     let at = |first, count| PageRange { first: PageId(REGION.first.0 + first), count };
-    // Of node 0's third, node 2's, node 0's again, and some of this node's own.
+    // Pages of node 0's third, of node 2's, of node 0's again, and some of this node's own.
     job.engine(NODE_1).handle_prefetch(&[at(5, 10), at(900, 3), at(100, 1), at(400, 20)]);
     job.carry_out(NODE_1);
     assert_eq!(job.network.len(), 2);
@@ -328,7 +330,7 @@ fn pages_that_are_asked_for_together_wait_each_for_its_own_diffs() {
     for page in [103, 105] {
         job.touch(node_2, page, Access::Write);
     }
-    // Node 2's diffs are on their way to node 0 while node 1 hears of them and asks.
+    // Node 2's diffs are on their way to node 0 when node 1 receives the notice and requests the page.
     job.engine(node_2).handle_sync(Synchronisation::Publish(NODE_1), THREAD);
     job.carry_out(node_2);
     let all = std::mem::take(&mut job.network);
@@ -351,10 +353,10 @@ fn pages_that_are_asked_for_together_wait_each_for_its_own_diffs() {
 fn acquisition_takes_scattered_pages_away_in_few_calls() {
     for tracking in TRACKINGS {
         let mut job = Job::of_two(tracking);
-        // Every third page is here, but for a part in the middle where all are.
+        // Every third page is present, and in the middle all are.
         let near: Vec<u64> = (100..400).step_by(3).chain(600..700).chain((800..1100).step_by(3)).collect();
         for page in near.iter().copied() {
-            // Far between, lest they be a stream.
+            // Far apart, so that they form no stream.
             job.touch(NODE_1, page, Access::Read);
         }
         let here: Vec<u64> =
@@ -388,7 +390,7 @@ fn no_node_hears_from_more_than_a_few_in_a_barrier() {
             }
             job.taken();
             job.meet(Collective::Barrier);
-            // A diff; and where the neighbour's page is asked for at once, a request and a reply.
+            // A diff; and if the neighbour's page is requested at once, a request and a reply.
             let of_pages_most = 3;
             for (node, counts) in job.counts.iter().enumerate() {
                 assert_eq!(counts.departures, 1, "node {node} of {nodes}, round {round}");
@@ -433,7 +435,7 @@ fn those_below_are_told_of_a_departure_before_a_node_sees_to_itself() {
 fn all_of_128_nodes_see_what_each_wrote() {
     let nodes = 128;
     let mut job = Job::new(nodes, WriteTracking::Async, &[(REGION, PageSize::KIB_4, Placement::Cyclic)]);
-    // Twice: who serves a page for the first time counts as its writer.
+    // Twice, because a home that serves a page for the first time counts as its writer.
     for _ in 0..2 {
         for reader in NodeId::all(nodes) {
             for page in (100..1124).step_by(97) {
@@ -458,7 +460,7 @@ fn all_of_128_nodes_see_what_each_wrote() {
         for page in (100..1124).step_by(97) {
             let home = NodeId(((page - 100) % u64::from(nodes)) as u16);
             let writer = NodeId(((page - 100 + 1) % u64::from(nodes)) as u16);
-            // It may be here again by now.
+            // It may have been fetched again by now.
             let is_lost = lost.iter().any(|(span, _)| span.contains(PageId(page)));
             let keeps = reader == home || reader == writer;
             assert_eq!(is_lost, !keeps, "page {page} at node {reader}");
@@ -501,7 +503,8 @@ fn pages_that_are_read_after_each_barrier_come_with_it() {
             faults_in_all += faults;
             job.meet(Collective::Barrier);
         }
-        // The first round, the second (nothing was lost before the first), and one each time that a habit must be renewed.
+        // The first round, the second (nothing was lost before the first), and one each time that a habit
+        // must be renewed.
         let renewals = 2 + 1 + 1 + 1 + rounds / 16 + 1;
         assert!(
             faults_in_all <= pages.len() * renewals,
@@ -510,7 +513,7 @@ fn pages_that_are_read_after_each_barrier_come_with_it() {
     }
 }
 
-/// Nobody asks for anything once all have left: there may be nobody to answer.
+/// A node requests nothing after all have left, because there may be no node to answer.
 #[test]
 fn who_leaves_fetches_nothing() {
     let mut job = Job::of_two(WriteTracking::Async);
@@ -526,7 +529,7 @@ fn who_leaves_fetches_nothing() {
     assert_eq!(job.counts[1].received, 1, "the departure, and no page");
 }
 
-/// A page that is not read any more is fetched in vain a few times only.
+/// A page that is not read any more is fetched in vain only a few times.
 #[test]
 fn habits_that_end_are_given_up() {
     let mut job = Job::of_two(WriteTracking::Async);
@@ -544,7 +547,8 @@ fn habits_that_end_are_given_up() {
     assert_eq!(job.taken().3, 0, "nothing is fetched long after the last read");
 }
 
-/// Arrays that change places are read at distances from their loss that no habit fits: a page travels in vain a few times only.
+/// Arrays that change places are read at distances from their loss that no habit fits: a page travels in vain
+/// only a few times.
 #[test]
 fn arrays_that_change_places_are_not_fetched_in_vain() {
     for tracking in TRACKINGS {
@@ -591,7 +595,7 @@ fn arrays_that_change_places_are_not_fetched_in_vain() {
     }
 }
 
-/// Who fills memory that nobody else has faults once for every doubling, not once a page.
+/// A program that fills untouched memory faults once for every doubling, not once for every page.
 #[test]
 fn untouched_pages_are_given_out_in_runs() {
     for tracking in TRACKINGS {
@@ -616,7 +620,7 @@ fn untouched_pages_are_given_out_in_runs() {
     }
 }
 
-/// Touches here and there are given what they ask for.
+/// Scattered touches get access only to the pages that they touch.
 #[test]
 fn single_touches_are_given_single_pages() {
     let mut job = Job::of_two(WriteTracking::Async);
@@ -625,7 +629,7 @@ fn single_touches_are_given_single_pages() {
     assert_eq!(open.count(), 32);
 }
 
-/// As a program that scatters keys: it touches nearly all pages, and no two that follow each other.
+/// Models a program that scatters keys: it touches nearly all pages, and no two in succession.
 #[test]
 fn pages_touched_in_no_order_come_together() {
     for tracking in TRACKINGS {

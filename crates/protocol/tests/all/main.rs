@@ -1,4 +1,5 @@
-//! Engines from outside. All in one program, which is linked once; `cargo test -p hiroba-protocol --test all bulk::` runs one file of it.
+//! Tests of engines through their public interface. All are in one program, which is linked once; `cargo test
+//! -p hiroba-protocol --test all bulk::` runs one file of it.
 
 mod bulk;
 mod regions;

@@ -1,4 +1,4 @@
-//! What is said of a region before this node's threads have heard of it reaches the region's own protocol.
+//! Messages about a region that this node's threads do not know yet reach the region's own protocol.
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSize, VectorTimestamp, VersionVector};
 use hiroba_protocol::{Consistency, Effect, Engine, Protocol, Waiter, WriteTracking};

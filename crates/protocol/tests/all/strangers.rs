@@ -1,5 +1,5 @@
-//! What no faithful node says is refused, with or without debug assertions: it never makes an assertion fail, and
-//! never makes a page fit no row of its protocol's state table.
+//! Messages that no correct node sends are refused, with or without debug assertions. They never make an
+//! assertion fail, and never leave a page in no row of its protocol's state table.
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSize, VersionVector};
 use hiroba_protocol::{
@@ -13,7 +13,7 @@ const HERE: NodeId = NodeId(0);
 const THERE: NodeId = NodeId(1);
 const THREAD: Waiter = Waiter(0);
 
-/// Node 0 of two, with one page.
+/// Returns the engine of node 0 of two, with one page.
 fn engine(protocol: Protocol, home: NodeId) -> Consistency {
     let limits = Limits { nodes: 2, region_granules: 64, granule_bytes: GRANULE_BYTES };
     let mut engine = Consistency::under(protocol, HERE, limits, WriteTracking::Fault, []);
@@ -21,7 +21,7 @@ fn engine(protocol: Protocol, home: NodeId) -> Consistency {
     engine
 }
 
-/// Lets go what the host would carry out.
+/// Discards the effects that the host would carry out.
 fn drain(engine: &mut Consistency) -> Vec<Effect> {
     std::iter::from_fn(|| engine.poll_effect()).collect()
 }
@@ -33,7 +33,7 @@ fn refusal(engine: &mut Consistency, message: &Message<'_>) -> Option<Expected> 
     }
 }
 
-/// A version that names this node's intervals through `seq`.
+/// Returns a version that names this node's intervals through `seq`.
 fn naming(seq: u64) -> VersionVector {
     let mut version = VersionVector::new();
     version.advance(HERE, seq);
@@ -92,8 +92,8 @@ fn homes_hold_no_interval_that_has_yet_to_end() {
     assert!(refusal(&mut node, &caught_up).is_some());
 }
 
-/// A copy on which requests wait is in no row. Who would make it so is refused where rows are looked at; elsewhere
-/// the request waits for ever, and nothing is shown that is wrong.
+/// A copy on which requests wait is in no row. A node that would cause that is refused if rows are checked;
+/// otherwise the request waits for ever, and nothing wrong is shown.
 #[test]
 fn words_that_lead_to_no_row_of_the_state_table_are_refused() {
     let mut node = engine(Protocol::Hlrc, THERE);

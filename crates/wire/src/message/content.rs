@@ -1,20 +1,21 @@
-//! Messages that end in the pages' bytes.
+//! Messages that end with the bytes of pages.
 
 use super::Message;
 
 impl<'a> Message<'a> {
-    /// Appends to `out` the encoding of a message with content, which has none so far, up to where its content of `content_bytes` bytes
-    /// must follow: who has the bytes elsewhere need not bring them together first.
+    /// Appends to `out` the encoding of a message with content, up to the place where `content_bytes` bytes
+    /// of content must follow; the message itself has none. So the content need not be copied into one buffer
+    /// first.
     pub fn encode_before_content(&self, content_bytes: usize, out: Vec<u8>) -> Vec<u8> {
         debug_assert!(self.content().is_empty());
         let mut out = self.encode_into(out);
-        // The content comes last, as its length and then its bytes: here as the one byte of a length of 0.
+        // The content comes last, as its length and its bytes; here it is the one byte of a zero length.
         let length = out.pop();
         debug_assert_eq!(length, Some(0));
         postcard::to_extend(&content_bytes, out).expect("a number can be encoded")
     }
 
-    /// The pages' bytes that the message carries.
+    /// Returns the bytes of pages that the message carries.
     pub fn content(&self) -> &'a [u8] {
         match self {
             Message::PagesReply { content, .. } | Message::PagesSupplied { content, .. } => content,

@@ -1,4 +1,4 @@
-//! One message of each kind, and what is refused.
+//! Tests one message of each kind, and messages that are refused.
 
 use proptest::prelude::*;
 
@@ -180,7 +180,7 @@ fn fields_out_of_bounds_are_refused() {
         epoch: 0,
         beyond_arrival: false,
     };
-    // Each alone is within the region, all together are more pages than a message may name.
+    // Each set alone is within the region, but together they have more pages than a message may name.
     let all = PagesWanted { needed: VersionVector::new(), pages: (0..100).map(PageId).collect() };
     let too_many = vec![all; PAGES_PER_MESSAGE_MAX as usize / 100 + 1];
     let bad = [
@@ -255,7 +255,7 @@ fn fields_out_of_bounds_are_refused() {
     assert!(Message::decode(&trailing, &LIMITS).is_err());
 }
 
-/// How many bytes were encoded one by one.
+/// Counts the bytes that were encoded one by one.
 struct OneByOne(usize);
 
 impl postcard::ser_flavors::Flavor for OneByOne {

@@ -1,5 +1,5 @@
 //! The way of a diff: made from a page and its twin on one node, checked and applied to frame and twin on
-//! another. Both are this process, everything lies in the caches, and nothing seals or carries the bytes.
+//! another. Both are this process, all data are in the caches, and the bytes are neither encrypted nor sent.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::bench::shared::PAGE_BYTES;
 use crate::bench::{Row, row};
 use crate::failure::Failure;
 
-/// Diffs are timed so many together.
+/// The number of diffs timed together.
 const BATCH: usize = 100;
 
-/// Which bytes of a page of 4 KiB have changed.
+/// Returns true for the bytes of a page of 4 KiB that have changed.
 type Changed = fn(usize) -> bool;
 
 const PATTERNS: [(&str, Changed); 5] = [
@@ -38,7 +38,7 @@ struct Way {
     changed: ChangedBytes,
 }
 
-/// Rows for each pattern.
+/// Measures rows for each pattern.
 pub fn measure(quick: bool) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     let (memory, id) = region(2)?;
@@ -60,7 +60,7 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Failure> {
 }
 
 impl Way {
-    /// Both pages are as they were, but that some bytes of one have changed.
+    /// Restores both pages, then changes some bytes of one.
     fn prepare(&mut self, changed: Changed) -> Result<(), Failure> {
         let before: Vec<u8> = (0..PAGE_BYTES).map(|at| (at * 7 / 3) as u8).collect();
         for page in [self.from, self.to] {
@@ -96,7 +96,7 @@ impl Way {
         let message = Message::decode(black_box(&message), &self.limits).expect("it was made here");
         let Message::Diffs { diffs, .. } = message else { unreachable!("it was made here") };
         for PageDiff { runs, .. } in diffs {
-            // As the engine hands it to the host.
+            // The engine passes it to the host in this form.
             let runs = runs.to_vec();
             self.take(&runs);
         }

@@ -1,5 +1,4 @@
-//! The seal that fabrics put on what they send, put on plain messages: so that the cipher's share can be
-//! told.
+//! Encrypts plain messages as fabrics encrypt theirs, to measure the share of the cipher.
 
 use aegis::aegis128x4::{Aegis128X4, Nonce};
 
@@ -8,25 +7,25 @@ pub const SEAL_BYTES: usize = TAG_BYTES + COUNT_BYTES;
 const TAG_BYTES: usize = 16;
 const COUNT_BYTES: usize = 8;
 
-/// AEGIS-128X4 under a key that keeps no secret: only its cost matters.
+/// AEGIS-128X4 with a key that is not secret, since only its cost matters.
 #[derive(Clone)]
 pub struct Cipher {
-    /// Each sender's counts begin elsewhere, for all have the same key.
+    /// Each sender's counts begin elsewhere, since all use the same key.
     count: u64,
 }
 
 impl Cipher {
-    /// The home's.
+    /// Returns the home's cipher.
     pub fn at_home() -> Cipher {
         Cipher { count: 0 }
     }
 
-    /// That of another node, of which `number` others come before it.
+    /// Returns the cipher of another node, of which `number` others come before it.
     pub fn of_another(number: usize) -> Cipher {
         Cipher { count: (number as u64 + 1) << 48 }
     }
 
-    /// Seals the first `bytes` of `buffer`; how long they are with the seal.
+    /// Encrypts the first `bytes` bytes of `buffer`. Returns the length with the seal.
     pub fn seal(&mut self, buffer: &mut [u8], bytes: usize) -> usize {
         self.count += 1;
         let (message, rest) = buffer.split_at_mut(bytes);
@@ -35,7 +34,7 @@ impl Cipher {
         bytes + SEAL_BYTES
     }
 
-    /// Opens what is sealed; how long it is without the seal.
+    /// Decrypts a message. Returns the length without the seal.
     pub fn open(&self, sealed: &mut [u8]) -> Option<usize> {
         let bytes = sealed.len().checked_sub(SEAL_BYTES)?;
         let (message, seal) = sealed.split_at_mut(bytes);

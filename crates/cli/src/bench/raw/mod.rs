@@ -1,7 +1,8 @@
-//! The same exchanges without Hiroba: what the machine itself takes.
+//! The same exchanges without Hiroba: what the machine itself needs.
 //!
-//! Each fabric has a peer of its own kind: plain UDP sockets, plain TCP connections, or messages laid into
-//! memory that both processes have mapped. Both sides wait as the runtime's threads do: first awake, then
+//! Each fabric has a peer of its own kind: plain UDP sockets, plain TCP connections, or messages written to
+//! memory that both processes have mapped. Both sides wait as the runtime's threads do: they poll, then
+//! sleep. The home answers, all others ask.
 //! asleep. The home answers, all others ask.
 
 mod cipher;
@@ -20,61 +21,60 @@ pub use self::sink::Sink;
 
 /// How long a side polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(60);
-/// What is not answered for so long was lost.
+/// A request without an answer after this time is lost.
 const LOST_AFTER: Duration = Duration::from_millis(500);
-/// A home that hears nothing for so long is alone.
+/// A home that receives nothing for this time is alone.
 const ALONE_AFTER: Duration = Duration::from_secs(20);
-/// A request's length: about that of a page request with all headers.
+/// The length of a request: about that of a page request with all headers.
 pub const REQUEST_BYTES: usize = 64;
-/// What a request asks for, in its first bytes.
+/// The requested size, in the first bytes of a request, that ends the exchange.
 const STOP: u32 = u32::MAX;
 
-/// How messages get from one process to another.
+/// Carries messages from one process to another.
 trait Wire: Send {
-    /// The longest message, in bytes, seal included.
+    /// Returns the longest message in bytes, encryption included.
     fn message_bytes_max(&self) -> usize;
 
-    /// How many large messages of a stream may be on their way at once.
+    /// Returns how many large messages of a stream may be in flight at once.
     fn window(&self) -> usize {
         2
     }
 
-    /// At home: waits until all others have connected, who have been told the address.
+    /// At home: waits until all others, which know the address, have connected.
     fn meet(&mut self) {}
 
-    /// Sends a message to one of those from whom some have come; a node that is not the home knows only the
-    /// home, 0.
+    /// Sends a message to a peer that has sent some. A node other than the home knows only the home, 0.
     fn send(&mut self, to: usize, message: &[u8]);
 
-    /// The next message, of which `buffer` has the length: from whom, and how many bytes came. Does not wait
-    /// for its beginning.
+    /// Receives the next message, whose length is that of `buffer`. Returns its sender and how many bytes
+    /// arrived. Does not wait for its beginning.
     fn try_receive(&mut self, buffer: &mut [u8]) -> Option<(usize, usize)>;
 
-    /// Sleeps until a message has come, or the time is over.
+    /// Sleeps until a message has arrived or the time is over.
     fn sleep(&self, limit: Duration);
 
-    /// Another handle to the same.
+    /// Returns another handle to the same wire.
     fn duplicate(&self) -> io::Result<Box<dyn Wire>>;
 
-    /// Copies `bytes` bytes of the home's memory into memory that is always the same. Returns how many, or
-    /// `None` where the home's memory is not mapped.
+    /// Copies `bytes` bytes of the home's memory into the same memory each time. Returns how many, or `None`
+    /// if the home's memory is not mapped.
     fn copy(&mut self, _bytes: usize) -> Option<usize> {
         None
     }
 }
 
-/// A node's end.
+/// A node's end of a raw exchange.
 pub struct Raw {
     wire: Box<dyn Wire>,
     /// Whether it polls before it sleeps.
     spins: bool,
     buffer: Vec<u8>,
-    /// What is copied into fresh memory.
+    /// The source of copies into fresh memory.
     source: Vec<u8>,
     cipher: Option<Cipher>,
 }
 
-/// Where the home can be reached: a number that means something on this machine.
+/// The address of the home: a number that is valid on this machine.
 pub type Address = u64;
 
 impl Raw {
@@ -83,7 +83,7 @@ impl Raw {
         Raw { wire, spins, buffer, source: Vec::new(), cipher: None }
     }
 
-    /// The home's end, and where the others reach it.
+    /// Opens the home's end, and returns its address for the others.
     pub fn at_home(fabric: FabricKind, others: usize, spins: bool) -> io::Result<(Raw, Address)> {
         let (wire, address): (Box<dyn Wire>, Address) = match fabric {
             FabricKind::Tcp => {
@@ -102,7 +102,7 @@ impl Raw {
         Ok((Raw::new(wire, spins), address))
     }
 
-    /// The end of another node, of which `number` others come before it.
+    /// Opens the end of another node, of which `number` others come before it.
     pub fn to(fabric: FabricKind, home: Address, number: usize, spins: bool) -> io::Result<Raw> {
         let wire: Box<dyn Wire> = match fabric {
             FabricKind::Tcp => Box::new(tcp::TcpWire::to(home)?),
@@ -112,24 +112,25 @@ impl Raw {
         Ok(Raw::new(wire, spins))
     }
 
-    /// At home, when the others have been told the address and all of them have an end.
+    /// At home: waits until all others have opened their ends.
     pub fn meet(&mut self) {
         self.wire.meet();
     }
 
-    /// Seals and opens all messages from now on, or no longer. Both sides must do so.
+    /// Turns encryption of all messages on or off. Both sides must do so.
     pub fn seal(&mut self, cipher: Option<Cipher>) {
         self.cipher = cipher;
     }
 
-    /// Another handle to the same, for a thread that only sleeps and answers.
+    /// Returns another handle, for a thread that only sleeps and answers.
     pub fn sleeping(&self) -> io::Result<Raw> {
         let mut other = Raw::new(self.wire.duplicate()?, false);
         other.cipher = self.cipher.clone();
         Ok(other)
     }
 
-    /// The next message of `bytes` bytes, in the buffer: from whom. Nothing when none comes in time.
+    /// Receives the next message of `bytes` bytes into the buffer. Returns its sender, or `None` if none
+    /// arrives in time.
     fn receive(&mut self, bytes: usize, limit: Duration) -> Option<(usize, usize)> {
         let sealed_bytes = bytes + if self.cipher.is_some() { SEAL_BYTES } else { 0 };
         let began = Instant::now();
@@ -153,7 +154,7 @@ impl Raw {
         }
     }
 
-    /// Sends the first `bytes` of the buffer.
+    /// Sends the first `bytes` bytes of the buffer.
     fn send(&mut self, to: usize, bytes: usize) {
         let sealed_bytes = match &mut self.cipher {
             Some(cipher) => cipher.seal(&mut self.buffer, bytes),
@@ -167,7 +168,7 @@ impl Raw {
         self.send(0, REQUEST_BYTES);
     }
 
-    /// The longest answer, in bytes.
+    /// Returns the longest answer in bytes.
     pub fn answer_bytes_max(&self) -> usize {
         self.wire.message_bytes_max() - SEAL_BYTES
     }
@@ -183,14 +184,14 @@ impl Raw {
         }
     }
 
-    /// Asks the home for `answer_bytes` and waits for them; whether they came.
+    /// Requests `answer_bytes` bytes from the home and waits for them. Returns true if they arrived.
     pub fn ask(&mut self, answer_bytes: usize) -> bool {
         self.request(answer_bytes as u32);
         self.receive(answer_bytes, LOST_AFTER).is_some()
     }
 
-    /// Has the home send `bytes` in large messages, a few of them on their way at any time; how many came.
-    /// Where its memory is mapped they are copied instead.
+    /// Makes the home send `bytes` bytes in large messages, a few of them in flight at any time, and returns
+    /// how many arrived. Copies them instead if the home's memory is mapped.
     pub fn stream(&mut self, bytes: usize) -> usize {
         if let Some(copied) = self.wire.copy(bytes) {
             return copied;
@@ -209,18 +210,18 @@ impl Raw {
         got_bytes
     }
 
-    /// Copies `bytes` bytes into memory that was just got from the system, page by page. Returns how many.
+    /// Copies `bytes` bytes page by page into memory that was just allocated. Returns how many.
     pub fn copy_fresh(&mut self, bytes: usize) -> usize {
         self.source.resize(bytes, 1);
         shm::copy_into_fresh_memory(&self.source).unwrap_or(0)
     }
 
-    /// Lets the home go on.
+    /// Ends the exchange, so that the home continues.
     pub fn stop(&mut self) {
         self.request(STOP);
     }
 
-    /// Waits for a request from each of `others` and lets all of them go.
+    /// Waits for a request from each of `others`, then answers all of them.
     pub fn gather(&mut self, others: usize) -> bool {
         let came: Vec<usize> = (0..others)
             .map_while(|_| self.receive(REQUEST_BYTES, LOST_AFTER).map(|(from, _)| from))

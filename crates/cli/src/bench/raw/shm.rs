@@ -1,8 +1,8 @@
-//! Messages laid into memory that both processes have mapped, and a plain copy of such memory.
+//! Messages written to memory that both processes have mapped, and a plain copy of such memory.
 //!
 //! Each node other than the home has a slot with room for one request and one answer, each with a count that
-//! tells when it is new. A side that sleeps does so on the count (futex(2)), and says so, since waking one
-//! who is awake would cost as much.
+//! shows when it is new. A side that sleeps does so on the count (futex(2)), and announces it, since a
+//! needless wake would cost as much as a needed one.
 
 use std::ffi::c_void;
 use std::fs::{File, OpenOptions};
@@ -20,20 +20,20 @@ use rustix::thread::futex;
 use super::{Address, LOST_AFTER, Wire};
 use crate::bench::shared::PAGE_BYTES;
 
-/// An answer's room, in bytes.
+/// The room for an answer, in bytes.
 const ANSWER_BYTES: usize = 64 << 10;
-/// The first page belongs to all.
+/// The first page is shared by all.
 const SLOTS_AT: usize = PAGE_BYTES;
-/// A page of counts and the request, and the answer.
+/// A slot: a page of counts and the request, then the answer.
 const SLOT_BYTES: usize = PAGE_BYTES + ANSWER_BYTES;
-/// What is copied as a stream.
+/// The size of the memory that streams are copied from.
 const SOURCE_BYTES: usize = 16 << 20;
 
-/// Words of the first page: how many requests there were, and whether the home sleeps.
+/// Words of the first page: the number of requests, and whether the home sleeps.
 const REQUESTS: usize = 0;
 const HOME_SLEEPS: usize = 64;
-/// Words of a slot, a cache line each: counts of what was sent and what was read, lengths, and whether the
-/// asking side sleeps.
+/// Words of a slot, one per cache line: counts of messages sent and read, lengths, and whether the asking
+/// side sleeps.
 const REQUEST_SENT: usize = 0;
 const REQUEST_READ: usize = 64;
 const REQUEST_BYTES_AT: usize = 128;
@@ -44,13 +44,13 @@ const OTHER_SLEEPS: usize = 384;
 const REQUEST_AT: usize = 1024;
 const ANSWER_AT: usize = PAGE_BYTES;
 
-/// Memory that is unmapped when nobody uses it any more.
+/// A mapping that is removed when its last user is gone.
 struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: what is mapped is reached through atomic words and copies alone, whose order the counts keep.
+// SAFETY: the mapping is accessed only through atomic words and copies, whose order the counts keep.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -75,27 +75,28 @@ impl Mapping {
 
     fn word(&self, offset: usize) -> &AtomicU32 {
         let word = self.at(offset, 4).cast();
-        // SAFETY: the word is aligned, mapped as long as `self` lives, and never reached but as an atomic
-        // one.
+        // SAFETY: the word is aligned, mapped as long as `self` lives, and only accessed as an atomic.
         unsafe { AtomicU32::from_ptr(word) }
     }
 
     fn write(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
-        // SAFETY: both are as long; the other side does not look there before the count says that it may.
+        // SAFETY: both have the same length; the other side does not read there before the count allows
+        // it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
     }
 
     fn read(&self, offset: usize, into: &mut [u8]) {
         let from = self.at(offset, into.len());
-        // SAFETY: both are as long; the other side does not write there before it has been answered.
+        // SAFETY: both have the same length; the other side does not write there before it has been
+        // answered.
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and whoever has a reference into it borrows `self`.
+        // SAFETY: it was mapped with this length, and every reference into it borrows `self`.
         let _ = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), self.bytes) };
     }
 }
@@ -108,12 +109,12 @@ pub struct ShmWire {
     mine: Option<usize>,
     /// Kept open for the others.
     _file: Arc<OwnedFd>,
-    /// Where streams are copied to again and again.
+    /// The destination of streams, which is reused.
     reused: Vec<u8>,
 }
 
 impl ShmWire {
-    /// The home's, with a slot for each of the others; the address is its process and descriptor.
+    /// Opens the home's view, with a slot for each of the others. The address is its process and descriptor.
     pub fn at_home(others: usize) -> io::Result<(ShmWire, Address)> {
         let file = memfd_create("hiroba-bench", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, (SLOTS_AT + others * SLOT_BYTES + SOURCE_BYTES) as u64)?;
@@ -124,7 +125,7 @@ impl ShmWire {
         Ok((wire, address))
     }
 
-    /// That of another node.
+    /// Opens the view of another node.
     pub fn to(home: Address, number: usize) -> io::Result<ShmWire> {
         let path = format!("/proc/{}/fd/{}", home >> 32, home as u32);
         let file = OpenOptions::new().read(true).write(true).open(path)?;
@@ -144,14 +145,14 @@ impl ShmWire {
         SLOTS_AT + self.slots * SLOT_BYTES
     }
 
-    /// Lays a message down: its bytes, its length, its count.
+    /// Writes a message: its bytes, its length, its count.
     fn lay(&self, [bytes_at, length_at, sent_at]: [usize; 3], message: &[u8]) {
         self.mapping.write(bytes_at, message);
         self.mapping.word(length_at).store(message.len() as u32, Ordering::Relaxed);
         self.mapping.word(sent_at).fetch_add(1, Ordering::SeqCst);
     }
 
-    /// There is room for one request: the one before must have been read.
+    /// Waits until the last request has been read, since there is room for one.
     fn wait_until_read(&self, slot: usize) {
         let word = |at| self.mapping.word(slot + at).load(Ordering::SeqCst);
         let began = Instant::now();
@@ -160,7 +161,7 @@ impl ShmWire {
         }
     }
 
-    /// Takes a message up, if there is a new one; how many bytes it has.
+    /// Reads a message, if there is a new one. Returns its length.
     fn take(&self, [bytes_at, length_at, sent_at, read_at]: [usize; 4], into: &mut [u8]) -> Option<usize> {
         let sent = self.mapping.word(sent_at).load(Ordering::Acquire);
         if sent == self.mapping.word(read_at).load(Ordering::Relaxed) {
@@ -173,7 +174,7 @@ impl ShmWire {
     }
 }
 
-/// Where a slot begins.
+/// Returns the offset of a slot.
 fn slot(number: usize) -> usize {
     SLOTS_AT + number * SLOT_BYTES
 }

@@ -1,4 +1,4 @@
-//! Plain sends that nobody answers.
+//! Raw sends without an answer.
 
 use hiroba_wire::FabricKind;
 use std::io;
@@ -6,19 +6,19 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-/// What is sent at once.
+/// The largest message.
 const MESSAGE_BYTES_MAX: usize = 60_000;
 
-/// Takes bytes in, to no purpose.
+/// Receives bytes and drops them.
 pub enum Sink {
-    /// A connected socket, and the one that gets what it sends.
+    /// A connected socket, and the one that receives its messages.
     Socket(std::os::fd::OwnedFd, std::os::fd::OwnedFd),
     /// Memory.
     Memory(Vec<u8>),
 }
 
 impl Sink {
-    /// One like what the fabric uses.
+    /// Opens a sink of the kind that the fabric uses.
     pub fn open(fabric: FabricKind) -> io::Result<Sink> {
         match fabric {
             FabricKind::Tcp => {
@@ -37,7 +37,7 @@ impl Sink {
         }
     }
 
-    /// Sends `bytes` in as few calls as it takes.
+    /// Sends `bytes` bytes in as few calls as possible.
     pub fn send(&mut self, bytes: usize) {
         static MESSAGE: [u8; MESSAGE_BYTES_MAX] = [0; MESSAGE_BYTES_MAX];
         let mut left = bytes;
@@ -53,7 +53,7 @@ impl Sink {
         }
     }
 
-    /// Makes room for the next.
+    /// Empties the sink for the next send.
     pub fn empty(&mut self) {
         if let Sink::Socket(_, receiver) = self {
             let mut room = [0; 4096];

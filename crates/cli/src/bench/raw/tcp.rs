@@ -1,4 +1,4 @@
-//! Plain connections.
+//! Raw exchanges over connections.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -10,25 +10,25 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::{Address, Wire};
 
-/// What is sent as one message; longer ones gain nothing more a byte.
+/// The largest message; a longer one would cost as much per byte.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// The connections of one node. Messages have no heads: both sides know how long the next one is.
+/// The connections of one node. Messages have no headers: both sides know how long the next one is.
 pub struct TcpWire {
-    /// At home, until so many have connected.
+    /// At home, until this many nodes have connected.
     listener: Option<(TcpListener, usize)>,
     streams: Vec<TcpStream>,
 }
 
 impl TcpWire {
-    /// One that waits for others, and its port.
+    /// Opens the home's listener, and returns its port.
     pub fn at_home(others: usize) -> io::Result<(TcpWire, Address)> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
         Ok((TcpWire { listener: Some((listener, others)), streams: Vec::new() }, port.into()))
     }
 
-    /// One that is connected to the home.
+    /// Connects to the home.
     pub fn to(home: Address) -> io::Result<TcpWire> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, home as u16))?;
         stream.set_nodelay(true)?;
@@ -74,7 +74,7 @@ impl Wire for TcpWire {
                 match recv(stream, &mut buffer[got..], RecvFlags::DONTWAIT) {
                     Ok((_, 0)) => break,
                     Ok((_, more)) => got += more,
-                    // Once a message has begun, its rest is on its way.
+                    // Once a message has begun, the rest is in flight.
                     Err(Errno::AGAIN) if got > 0 => wait(stream, PollFlags::IN),
                     Err(Errno::INTR) => {}
                     Err(_) => break,

@@ -1,4 +1,4 @@
-//! Plain datagrams.
+//! Raw exchanges over datagrams.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -15,19 +15,19 @@ const DATAGRAM_BYTES_MAX: usize = 60_000;
 /// A socket on the loopback interface.
 pub struct UdpWire {
     socket: UdpSocket,
-    /// Whom it knows.
+    /// The peers whose addresses are known.
     peers: Vec<SocketAddr>,
 }
 
 impl UdpWire {
-    /// One that waits for others, and its port.
+    /// Opens the home's socket, and returns its port.
     pub fn at_home() -> io::Result<(UdpWire, Address)> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = socket.local_addr()?.port();
         Ok((UdpWire { socket, peers: Vec::new() }, port.into()))
     }
 
-    /// One that knows the home.
+    /// Opens a socket that knows the home.
     pub fn to(home: Address) -> io::Result<UdpWire> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         Ok(UdpWire { socket, peers: vec![(Ipv4Addr::LOCALHOST, home as u16).into()] })

@@ -1,4 +1,4 @@
-//! The supervisor's part with other hosts: what their agents tell, and what becomes of a job that loses one.
+//! The supervisor's part for other hosts: reports of their agents, and the end of a job that loses a host.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::run::status::End;
 const FINISH_LIMIT: Duration = Duration::from_secs(5);
 
 impl Supervisor {
-    /// Knows all nodes by their numbers, those of this machine from `first` on.
+    /// Indexes all nodes by their numbers, those of this machine from `first` on.
     pub(super) fn number_nodes(&mut self, first: usize) {
         let node =
             |pid, host| Node { pid, host, phase: Phase::Launched, end: None, ended_by_launcher: false };
@@ -59,7 +59,7 @@ impl Supervisor {
         self.hosts.iter_mut().for_each(|host| host.send(&ToAgent::Signal(signal)));
     }
 
-    /// "node 1 (pid 77)", "node 1 (pid 77 on host h2)".
+    /// Formats a node as "node 1 (pid 77)" or "node 1 (pid 77 on host h2)".
     pub(super) fn name_node(&self, number: usize) -> String {
         let node = &self.nodes[number];
         match node.host {
@@ -68,7 +68,7 @@ impl Supervisor {
         }
     }
 
-    /// Hears what an agent has to say.
+    /// Reads and handles the messages of an agent.
     pub(super) fn read_agent(&mut self, place: usize) -> Result<(), Stop> {
         let Some(channel) = &mut self.hosts[place].channel else { return Ok(()) };
         let received = channel.receive();
@@ -93,7 +93,7 @@ impl Supervisor {
         self.handle_all(happenings);
         let name = self.hosts[place].name.clone();
         if let Some(error) = nonsense {
-            self.lose_host(place, &format!("the agent of host {name} makes no sense: {error}"));
+            self.lose_host(place, &format!("the agent of host {name} sent an invalid message: {error}"));
         } else if received == Err(Closed) {
             if self.agents.finish_by.is_some() {
                 self.hosts[place].channel = None;
@@ -144,14 +144,14 @@ impl Supervisor {
                 let name = host.name.clone();
                 self.lose_host(
                     place,
-                    &format!("the agent of host {name} speaks of what is not its business"),
+                    &format!("the agent of host {name} sent a message that it must not send now"),
                 );
                 Ok(())
             }
         }
     }
 
-    /// Writes the next piece of a node's trace. An agent that sends some is not late.
+    /// Writes the next piece of a node's trace. Sending it counts as a sign of life of the agent.
     fn keep_trace(&mut self, node: usize, bytes: &[u8]) {
         self.agents.finish_by = self.agents.finish_by.map(|_| Instant::now() + FINISH_LIMIT);
         let Some(file) = self.traces.get_mut(&node) else { return };
@@ -162,7 +162,7 @@ impl Supervisor {
         }
     }
 
-    /// Does without a host that cannot be reached any more, and ends the job.
+    /// Gives up a host that cannot be reached any more, and ends the job.
     pub(super) fn lose_host(&mut self, place: usize, why: &str) {
         let host = &mut self.hosts[place];
         host.kill();
@@ -181,7 +181,7 @@ impl Supervisor {
         self.end_job(&format!("{why}{ending}"), Some(STATUS_HIROBA));
     }
 
-    /// When hosts are to be looked after next.
+    /// Returns when to call [`look_after_hosts`](Self::look_after_hosts) next.
     pub(super) fn next_look_after_hosts(&self) -> Option<Instant> {
         let connected = self.hosts.iter().any(|host| host.channel.is_some());
         if self.agents.finish_by.is_some() || !connected {
@@ -192,7 +192,7 @@ impl Supervisor {
         [self.agents.looks.next()].into_iter().chain(give_up).min()
     }
 
-    /// Writes what waits, lets agents send more, and asks them for a sign of life when it is time.
+    /// Writes what waits, lets agents send more, and pings them when it is time.
     pub(super) fn look_after_hosts(&mut self) {
         let room = Sink::ALL.iter().all(|sink| !self.output.labeller.is_full(*sink));
         for host in &mut self.hosts {
@@ -200,7 +200,7 @@ impl Supervisor {
                 let bytes = std::mem::take(&mut host.taken_bytes);
                 host.send(&ToAgent::Taken { bytes });
             }
-            // That a connection is gone is noticed where it is read.
+            // A lost connection is noticed when it is read.
             let _ = host.channel.as_mut().map(|channel| channel.flush());
         }
         let overdue = self
@@ -246,7 +246,8 @@ impl Supervisor {
         }
     }
 
-    /// Lets the agents end what nodes left behind and pass on the last of the output, and waits for them to end.
+    /// Lets the agents end what nodes left behind and pass on the last of the output, and waits for them to
+    /// end.
     pub(super) fn dismiss_hosts(&mut self) -> Result<(), Stop> {
         self.agents.finish_by = Some(Instant::now() + FINISH_LIMIT);
         self.hosts.iter_mut().for_each(|host| host.send(&ToAgent::Finish));

@@ -1,8 +1,8 @@
-//! One event loop over all nodes of a job: who joins, who leaves, who dies, what the user wants.
+//! One event loop over all nodes of a job: which nodes join, leave and die, and what the user wants.
 //!
 //! A node is *launched*, then *joined* when its program has called `hiroba_init`, then *left* when it has
-//! called `hiroba_finalize`. What becomes of a node is told by [`LocalNodes`], or by the agent of
-//! its host in the same words. The rules for each way to end are in `nodes.rs`, what concerns hosts is in `hosts.rs`.
+//! called `hiroba_finalize`. Events of nodes come from [`LocalNodes`], or in the same form from the agent of
+//! a host. The rules for each way to end are in `nodes.rs`, those for hosts in `hosts.rs`.
 
 mod hosts;
 mod nodes;
@@ -31,63 +31,66 @@ use crate::progress::{NodeCounts, Progress};
 use crate::silence::Silence;
 use crate::symbols::Symboliser;
 
-/// From the end of the job to the death of nodes that have not ended themselves.
+/// How long nodes may take to end themselves when the job ends, before they are killed.
 const END_GRACE: Duration = Duration::from_millis(500);
 /// The same when the user ends the job: programs may want to save something.
 const SIGNAL_GRACE: Duration = Duration::from_secs(2);
-/// How long readers may take for what nodes had written that had to be killed.
+/// How long readers may take for the output of nodes that had to be killed.
 const OUTPUT_GRACE: Duration = Duration::from_secs(1);
-/// From the death of the nodes to that of the agents that have not told it.
+/// How long agents may take to report the deaths of their nodes before they are killed.
 const AGENT_GRACE: Duration = Duration::from_secs(2);
-/// A second signal within this time is the same wish once more (a group's and a process's signal, say).
+/// A second signal within this time counts as the same request (one to the group and one to the process,
+/// say).
 const SAME_WISH: Duration = Duration::from_millis(250);
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 256;
 
-/// What a supervisor looks out for beside how nodes end.
+/// What a supervisor watches for beside the ends of nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Watched {
     /// Nodes report data races.
     pub races: bool,
     /// A node runs under a debugger.
     pub debugging: bool,
-    /// The silence after which a node or a host is taken for dead.
+    /// The silence after which a node or a host is considered dead.
     pub dead_after: Option<Duration>,
-    /// Lines of remote nodes get labels too.
+    /// Lines of remote nodes get labels, too.
     pub label: bool,
     /// Live rates are shown on the terminal.
     pub progress: bool,
-    /// How long nothing has been said about the start.
+    /// The program creates threads and does not use Hiroba.
+    pub has_own_threads: bool,
+    /// How long nothing has been printed about the start.
     pub silence: Silence,
 }
 
-/// What concerns other hosts.
+/// The part of a job on other hosts.
 pub struct Elsewhere {
-    /// Them.
+    /// The hosts.
     pub hosts: Vec<RemoteHost>,
-    /// Where the traces of their nodes go, by node, when the run is traced.
+    /// The trace files of their nodes, by node, if the run is traced.
     pub traces: BTreeMap<usize, File>,
 }
 
-/// What a job came to.
+/// The result of a job.
 #[derive(Debug)]
 pub struct Outcome {
     /// The job's exit status.
     pub status: u8,
     /// The accounts of the nodes that left the job, by node.
     pub accounts: BTreeMap<usize, NodeStatistics>,
-    /// From the opening of the gate to the last node's end.
+    /// The time from the opening of the gate to the last node's end.
     pub wall: Duration,
     /// Whether all nodes joined the job.
     pub started: bool,
 }
 
-/// How a job stopped short of an outcome.
+/// The reason why a job has no outcome.
 #[derive(Debug)]
 pub enum Stop {
     /// The program could not be executed: an error number from `execve`.
     NotExecuted(i32),
-    /// Something else failed before the program ran, or the launcher itself cannot go on.
+    /// Something else failed before the program ran, or the launcher itself cannot continue.
     Failed(Failure),
     /// The front was killed.
     FrontGone,
@@ -95,7 +98,7 @@ pub enum Stop {
 
 impl From<std::io::Error> for Stop {
     fn from(error: std::io::Error) -> Stop {
-        Stop::Failed(Failure::new(format!("the launcher cannot go on: {}", system_words(&error))))
+        Stop::Failed(Failure::new(format!("the launcher cannot continue: {}", system_words(&error))))
     }
 }
 
@@ -129,11 +132,11 @@ enum Phase {
 
 struct Node {
     pid: i32,
-    /// The place of its host among the others, unless it runs on this machine.
+    /// The index of its host among the others, unless it runs on this machine.
     host: Option<usize>,
     phase: Phase,
     end: Option<End>,
-    /// The launcher ended it, so that its status does not count.
+    /// The launcher ended it, so its status does not count.
     ended_by_launcher: bool,
 }
 
@@ -142,11 +145,11 @@ struct Ending {
     since: Instant,
     kill_at: Instant,
     killed: bool,
-    /// The signal the user sent; `None` when something went wrong.
+    /// The signal that the user sent; `None` when something went wrong.
     wish: Option<i32>,
 }
 
-/// The end of a job for a reason behind which another may stand that is told a moment later.
+/// A delayed end of the job: a better reason may be reported within a moment.
 struct EndLater {
     at: Instant,
     why: String,
@@ -193,41 +196,43 @@ impl Source {
     }
 }
 
-/// What nodes write, on its way to the launcher's own streams.
+/// The output of nodes, on its way to the launcher's own streams.
 struct Output {
     labeller: Labeller,
-    /// Streams that are not watched because their sink's queue is full.
+    /// Whether each sink's streams are not watched because its queue is full.
     paused: [bool; 2],
-    /// What nodes that were killed have written is passed on so long at most.
+    /// Until when the output of nodes that were killed is passed on.
     until: Option<Instant>,
 }
 
-/// How the job ends, as far as that is decided.
+/// How the job will end, as far as that is decided.
 #[derive(Default)]
 struct Conclusion {
     ending: Option<Ending>,
-    /// When to end the job, and what to say then, unless it has ended by itself.
+    /// When to end the job, and what to print then, unless it has ended by itself.
     later: Option<EndLater>,
-    /// A status that stands before those of the nodes.
+    /// A status that takes precedence over those of the nodes.
     forced_status: Option<u8>,
 }
 
-/// What has come to light of mistakes of the program, and of why nodes die.
+/// What is known of the program's errors, and of why nodes die.
 struct Findings {
     waits: WaitWatch,
     races: RaceLog,
     symbols: Symboliser,
-    /// A node that the kernel probably killed for want of memory, and what tells so.
+    /// A node that the kernel probably killed for lack of memory, and the evidence.
     out_of_memory: Option<(usize, String)>,
-    /// Nodes whose own last words have said why they die.
+    /// Nodes whose own last messages have said why they die.
     explained: BTreeSet<usize>,
+    /// The program creates threads and does not use Hiroba.
+    has_own_threads: bool,
 }
 
-/// Whether the agents of other hosts are there.
+/// Watches the agents of other hosts.
 struct AgentWatch {
     looks: Looks,
     pings: u64,
-    /// All nodes have ended: agents that go are no loss, and have so long for it.
+    /// Set when all nodes have ended: agents may then end, and must do so by this time.
     finish_by: Option<Instant>,
 }
 
@@ -238,7 +243,7 @@ pub struct Supervisor {
     events: OwnedFd,
     local: LocalNodes,
     hosts: Vec<RemoteHost>,
-    /// Of their nodes.
+    /// The trace files of their nodes.
     traces: BTreeMap<usize, File>,
     nodes: Vec<Node>,
     output: Output,
@@ -248,14 +253,15 @@ pub struct Supervisor {
     findings: Findings,
     agents: AgentWatch,
     progress: Option<Progress>,
-    /// Of the launcher, while nodes join.
+    /// The launcher's silence while nodes join.
     starting: Silence,
     remarks: usize,
     counts: NodeCounts,
 }
 
 impl Supervisor {
-    /// Takes over nodes that wait at the gate: those of this machine, the first of which has the number `first`, and those `elsewhere`.
+    /// Takes over nodes that wait at the gate: those of this machine, the first of which has the number
+    /// `first`, and those `elsewhere`.
     pub fn new(
         front: Front,
         arrivals: SignalDescriptor,
@@ -284,6 +290,7 @@ impl Supervisor {
                 symbols: Symboliser::default(),
                 out_of_memory: None,
                 explained: BTreeSet::new(),
+                has_own_threads: watched.has_own_threads,
             },
             agents: AgentWatch { looks: Looks::new(watched.dead_after), pings: 0, finish_by: None },
             starting: watched.silence,
@@ -315,8 +322,7 @@ impl Supervisor {
         let start = Instant::now();
         drop(gate);
         self.open_gates_of_hosts();
-        // Whoever waited for other hosts has read the signals of that time, those of nodes' deaths among
-        // them.
+        // While waiting for other hosts, signals were read and dropped, those of nodes' deaths among them.
         self.reap()?;
         while self.counts.alive > 0 {
             self.turn()?;
@@ -324,12 +330,12 @@ impl Supervisor {
         let wall = start.elapsed();
         self.progress = None;
         self.dismiss_hosts()?;
-        // What nodes left running may hold the pipes of their output open.
+        // Processes that nodes left running may keep the pipes of their output open.
         guardian::kill_descendants();
         self.output.labeller.catch_up();
         while self.output.labeller.is_busy() {
             if self.conclusion.ending.as_ref().is_some_and(|ending| ending.killed) {
-                // A reader that has stopped reading keeps nobody who wants the job to end.
+                // A reader that has stopped reading must not delay the end of the job.
                 let now = Instant::now();
                 if now >= *self.output.until.get_or_insert(now + OUTPUT_GRACE) {
                     break;
@@ -349,14 +355,14 @@ impl Supervisor {
         Ok(Outcome { status, accounts: self.accounts, wall, started })
     }
 
-    /// Waits for events and handles them, then whatever is due.
+    /// Waits for events and handles them, then everything that is due.
     fn turn(&mut self) -> Result<(), Stop> {
         self.wait()?;
         let mut buffer = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
         let (events, _) = epoll::wait(&self.events, &mut buffer, Some(&Timespec::default()))?;
         let mut sources: Vec<Source> =
             events.iter().map(|event| Source::from_token(event.data.u64())).collect();
-        // A node's last words are read before its death is judged.
+        // A node's last messages are read before its death is judged.
         sources.sort_by_key(|source| *source == Source::Signals);
         let mut happenings = Vec::new();
         for source in sources {
@@ -384,7 +390,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Sleeps until there is an event, somebody who waits for bytes can take them, or something is due.
+    /// Sleeps until there is an event, a reader can take waiting bytes, or something is due.
     fn wait(&self) -> Result<(), Stop> {
         let due =
             [self.conclusion.ending.as_ref().filter(|ending| !ending.killed).map(|ending| ending.kill_at)]
@@ -464,8 +470,8 @@ impl Supervisor {
         if children { self.reap() } else { Ok(()) }
     }
 
-    /// Takes the statuses of all processes that have ended: nodes, commands that reach hosts, and orphans that became this
-    /// process's children.
+    /// Takes the statuses of all processes that have ended: nodes, commands that reach hosts, and orphans
+    /// that became this process's children.
     fn reap(&mut self) -> Result<(), Stop> {
         let mut happenings = Vec::new();
         let others = self.local.reap(&mut happenings)?;
@@ -479,10 +485,10 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The user wants the job to end: pass it on, and see that it does.
+    /// Handles the user's request to end the job: passes the signal on, and sees that the job ends.
     fn handle_signal(&mut self, arrived: Arrived) {
         // A shell's background job ignores the terminal's Ctrl-C, and `nohup` every hangup; a signal that is
-        // sent to the launcher by name is meant.
+        // sent to the launcher itself counts.
         let ignored = self.front.inherited.ignores(arrived.signal);
         if ignored && (arrived.from_terminal || arrived.signal == libc::SIGHUP) {
             return;
@@ -505,14 +511,15 @@ impl Supervisor {
             killed: false,
             wish: Some(arrived.signal),
         });
-        // The terminal has sent its own to the whole process group.
+        // The terminal has sent its own signal to the whole process group.
         if !arrived.from_terminal {
             self.signal_local_nodes(arrived.signal);
         }
         self.signal_hosts(arrived.signal);
     }
 
-    /// Sends a signal to all processes of the nodes of this machine; the commands that reach other hosts are needed yet.
+    /// Sends a signal to all processes of the nodes of this machine. The commands that reach other hosts are
+    /// still needed.
     fn signal_local_nodes(&self, signal: i32) {
         let commands: Vec<i32> = self.hosts.iter().map(RemoteHost::pid).collect();
         guardian::signal_descendants(signal, &commands);

@@ -1,4 +1,4 @@
-//! What nodes say and how they end, and what both mean for the job.
+//! What nodes report and how they end, and what both mean for the job.
 
 use std::time::{Duration, Instant};
 
@@ -18,23 +18,26 @@ use crate::run::status::{End, all_nodes, name_nodes};
 
 /// How long the others may run on after a node exited with status 0 without leaving.
 const SILENT_EXIT_GRACE: Duration = Duration::from_millis(500);
-/// How long the others may run on after a node failed before it joined: a usage error fails on all nodes alike.
+/// How long the others may run on after a node failed before it joined: a usage error fails on all nodes
+/// alike.
 const EARLY_FAILURE_GRACE: Duration = Duration::from_secs(1);
 /// How long a wrapper may outlive the process that joined the job and died.
 const WRAPPER_GRACE: Duration = Duration::from_millis(500);
-/// How long the agent of a host may take to tell what the threads of a node do that another host misses.
+/// How long the agent of a host may take to report what the threads of a node do that another host no longer
+/// hears.
 const EXAMINATION_GRACE: Duration = Duration::from_secs(1);
-/// How long another reason may take to arrive after a node has said that it hears nothing of another.
+/// How long another reason may take to arrive after a node has reported that it no longer hears another.
 const CUT_GRACE: Duration = Duration::from_millis(300);
 /// Lines of evidence about a silent node that are shown; an agent sends no more.
 const EVIDENCE_LINES_MAX: usize = 20;
-/// Fewer nodes join within a moment: where they do not, they wait for the program.
+/// Jobs with fewer nodes start within a moment; if they do not, they wait for the program.
 const NODES_THAT_TAKE_LONG: usize = 9;
-/// Remarks of nodes that are passed on; more are dropped.
+/// Remarks of nodes that are printed; more are dropped.
 const REMARKS_MAX: usize = 100;
 
 impl Supervisor {
-    /// Takes in what has become of nodes; ends are judged together, when all that came with them is known.
+    /// Handles what happened to nodes. Their ends are judged together, when all simultaneous events are
+    /// known.
     pub(super) fn handle_all(&mut self, happenings: Vec<Happening>) {
         let mut ended = Vec::new();
         for happening in happenings {
@@ -68,13 +71,13 @@ impl Supervisor {
         }
     }
 
-    /// Notes how a node has ended, unless it was given up before.
+    /// Records how a node has ended, unless it was given up before.
     fn note_end(&mut self, number: usize, mut end: End) -> Option<usize> {
         if self.nodes[number].end.is_some() {
             return None;
         }
         if let Some(Ending { wish: Some(signal), killed: true, .. }) = self.conclusion.ending {
-            // It had to be killed because it did not end of the signal that the user sent.
+            // It had to be killed because it did not end after the signal that the user sent.
             end = if end == End::Killed(libc::SIGKILL) { End::Killed(signal) } else { end };
         }
         let faulted = self.conclusion.ending.as_ref().is_some_and(|ending| ending.wish.is_none());
@@ -92,7 +95,7 @@ impl Supervisor {
         self.end_job(&why, Some(STATUS_HIROBA));
     }
 
-    /// What a node's end means for the job.
+    /// Decides what a node's end means for the job.
     fn judge(&mut self, number: usize) {
         let node = &self.nodes[number];
         let Some(end) = node.end else { return };
@@ -136,7 +139,7 @@ impl Supervisor {
         }
     }
 
-    /// Ends the job: says why, asks the nodes to end, kills them a little later.
+    /// Ends the job: says why, asks the nodes to end, and kills them a little later.
     pub(super) fn end_job(&mut self, why: &str, forced_status: Option<u8>) {
         if self.conclusion.ending.is_some() {
             return;
@@ -146,7 +149,7 @@ impl Supervisor {
         self.end_quietly(forced_status);
     }
 
-    /// The same when the reason has been said.
+    /// Ends the job when the reason has been printed.
     fn end_quietly(&mut self, forced_status: Option<u8>) {
         self.conclusion.later = None;
         self.conclusion.forced_status = forced_status;
@@ -157,12 +160,12 @@ impl Supervisor {
         self.signal_hosts(libc::SIGTERM);
     }
 
-    /// Ends the job after `grace` unless it has ended by itself; the first reason stays.
+    /// Ends the job after `grace` unless it has ended by itself. The first reason stays.
     fn end_later(&mut self, grace: Duration, why: String, forced_status: Option<u8>) {
         self.end_later_with(grace, why, Vec::new(), forced_status);
     }
 
-    /// The same with lines of evidence, which may be gone by then.
+    /// Does the same with lines of evidence, which may no longer be available then.
     fn end_later_with(
         &mut self,
         grace: Duration,
@@ -186,7 +189,7 @@ impl Supervisor {
         }
     }
 
-    /// The sentence for a job that ended without a word so far.
+    /// Prints the reason for a job that ended without a message so far.
     pub(super) fn report_end(&mut self) {
         if let Some(EndLater { why, evidence, .. }) =
             self.conclusion.later.take().filter(|_| self.counts.joined > 0)
@@ -217,7 +220,12 @@ impl Supervisor {
             };
             say(&format!(
                 "the program ended{on} without having joined the job (it did not call hiroba_init, or that failed); \
-                 build it with 'hiroba cc' and call hiroba_init, or run it without Hiroba"
+                 build it with 'hiroba cc' and call hiroba_init, {}or run it without Hiroba",
+                if self.findings.has_own_threads {
+                    "or run its threads on all nodes with --pthread, "
+                } else {
+                    ""
+                }
             ));
         }
     }
@@ -267,28 +275,28 @@ impl Supervisor {
             }
             ToLauncher::Silent { peer, why } => self.handle_cut(number, peer, why),
             ToLauncher::Sample { statistics_json } => {
-                // What a line on the terminal lacks for once is not worth a word.
+                // A missing sample of the line on the terminal deserves no message.
                 if let (Some(progress), Ok(account)) =
                     (&mut self.progress, serde_json::from_str(&statistics_json))
                 {
                     progress.take(number, account);
                 }
             }
-            // Whoever asked has heard it, and whoever lets nodes in.
+            // Handled by the code that sent the ping, and by the code that lets nodes in.
             ToLauncher::Pong | ToLauncher::Hello { .. } => {}
         }
     }
 
-    /// Every thread of every node waits for another.
+    /// Handles a deadlock: every thread of every node waits for another.
     fn handle_endless_wait(&mut self) {
-        // Whoever waits for a node that is gone has been told so, or is about to be.
+        // A thread that waits for a node that is gone has been told so, or is about to be.
         let whole = self.nodes.iter().all(|node| node.phase == Phase::Joined && node.end.is_none());
         if !whole || self.conclusion.ending.is_some() || self.conclusion.later.is_some() {
             return;
         }
         let nodes = self.nodes.len();
         let of = if nodes == 1 { String::new() } else { format!(" of {}", all_nodes(nodes)) };
-        let why = format!("nobody can go on: every thread{of} waits for another; ending the job");
+        let why = format!("deadlock: every thread{of} waits for another; ending the job");
         say_with_details(&why, &self.findings.waits.describe(&self.findings.symbols));
         self.end_quietly(Some(STATUS_HIROBA));
     }
@@ -323,7 +331,7 @@ impl Supervisor {
         }
     }
 
-    /// Asks the nodes how their accounts stand and shows what is known, if it is time.
+    /// Asks the nodes for their accounts and draws the line, if it is time.
     pub(super) fn show_progress(&mut self) {
         let Some(progress) = &mut self.progress else { return };
         if !progress.is_due() {
@@ -335,7 +343,7 @@ impl Supervisor {
         }
     }
 
-    /// Says how far the start has come, where it takes long because nodes are many.
+    /// Says how far the start has come, if it takes long because there are many nodes.
     pub(super) fn tell_of_start(&mut self) {
         let (all, joined) = (self.nodes.len(), self.counts.joined);
         let is_known = joined > 0 || self.local.has_been_called();
@@ -347,7 +355,7 @@ impl Supervisor {
         }
     }
 
-    /// When that may be due.
+    /// Returns when that may be due.
     pub(super) fn next_word_of_start(&self) -> Option<Instant> {
         let starts = self.counts.joined < self.nodes.len() && self.nodes.len() >= NODES_THAT_TAKE_LONG;
         starts.then(|| self.starting.due())
@@ -358,7 +366,7 @@ impl Supervisor {
         self.tell_hosts(message);
     }
 
-    /// The process that joined has ended; its wrapper (a shell, `time`) should soon follow.
+    /// Handles the end of the process that joined; its wrapper (a shell, `time`) should end soon.
     fn joined_process_ended(&mut self, number: usize, pid: i32) {
         if self.nodes[number].phase == Phase::Joined && self.nodes[number].end.is_none() {
             let why =
@@ -367,7 +375,7 @@ impl Supervisor {
         }
     }
 
-    /// A node answers no pings.
+    /// Handles a node that answers no pings.
     fn handle_silence(&mut self, number: usize, stopped: bool, evidence: &[String]) {
         let who = self.name_node(number);
         let silence = in_words(self.watched.dead_after.unwrap_or_default());
@@ -379,7 +387,7 @@ impl Supervisor {
         self.give_up(&format!("{why}; ending the job (see --dead-after)"), evidence);
     }
 
-    /// Ends the job because of a node that is silent: what is known of it will not be known later.
+    /// Ends the job because of a silent node, with the evidence about it, which will not be available later.
     fn give_up(&mut self, why: &str, evidence: &[String]) {
         if self.conclusion.ending.is_none() {
             say_with_details(why, shown(evidence));
@@ -387,8 +395,8 @@ impl Supervisor {
         }
     }
 
-    /// A node hears nothing of another. Whether that one was cut off, or has gone for a reason that its own
-    /// side is about to tell, the next moment shows.
+    /// Handles a report that a node no longer hears another. Whether that one was cut off, or is gone for a
+    /// reason that its own side is about to report, shows in the next moment.
     fn handle_cut(&mut self, number: usize, peer: NodeId, unconnected: Option<String>) {
         if peer.index() >= self.nodes.len() {
             return;
@@ -396,8 +404,8 @@ impl Supervisor {
         let (who, whom) = (self.name_node(number), self.name_node(peer.index()));
         let silence = in_words(self.watched.dead_after.unwrap_or_default());
         let cause = match unconnected {
-            Some(unconnected) => format!("{unconnected}; does a firewall stand between them?"),
-            None => "the network between them is cut, or it hangs".to_owned(),
+            Some(unconnected) => format!("{unconnected}; is there a firewall between them?"),
+            None => "the network between them is cut, or the latter hangs".to_owned(),
         };
         let why = format!("{who} has heard nothing of {whom} for {silence}: {cause} (see --dead-after)");
         let host = self.nodes[peer.index()].host;
@@ -413,7 +421,7 @@ impl Supervisor {
         self.end_later_with(grace, why, evidence, Some(STATUS_HIROBA));
     }
 
-    /// The agent of a host has told what the threads of a node do of which another one hears nothing.
+    /// Handles the report of a host's agent on the threads of a node that another node no longer hears.
     fn handle_examined(&mut self, evidence: Vec<String>) {
         if let Some(later) = &mut self.conclusion.later {
             later.evidence = evidence;
@@ -422,7 +430,7 @@ impl Supervisor {
     }
 }
 
-/// As many lines of evidence as are shown.
+/// Returns as many lines of evidence as are shown.
 fn shown(evidence: &[String]) -> &[String] {
     evidence.get(..EVIDENCE_LINES_MAX).unwrap_or(evidence)
 }

@@ -1,9 +1,9 @@
 //! Finds modules of one crate that use each other in a circle.
 //!
-//! A crate is read as the compiler reads it: from its root along `mod`, without what is there for tests only.
-//! Every path in it that leads to a module of the same crate is a use; where the path ends at a name that the
-//! module itself has from elsewhere (a re-export), the use is of the module that defines it. Methods are not
-//! followed: whoever calls one had a value of the type from somewhere.
+//! A crate is read as the compiler reads it: from its root along `mod`, without code for tests only. Every
+//! path in it that leads to a module of the same crate is a use. If the path ends at a name that the module
+//! itself imports (a re-export), the use is of the module that defines it. Methods are not followed, since
+//! their caller got a value of the type from somewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,15 +16,15 @@ use syn::{Attribute, Item, ItemMod, ItemUse, Meta, UseTree};
 /// A module's names from the root of its crate, or a path to something in it.
 type Names = Vec<String>;
 
-/// Re-exports of re-exports that are followed.
+/// The maximum number of successive re-exports that are followed.
 const RE_EXPORTS_MAX: usize = 8;
 
-/// What is written in one module.
+/// The content of one module.
 #[derive(Default)]
 struct Module {
     file: PathBuf,
     declared: BTreeSet<String>,
-    /// Names from elsewhere, and the whole path of each.
+    /// Imported names, and the whole path of each.
     imported: BTreeMap<String, Names>,
     /// Modules of which all names are imported.
     globs: Vec<Names>,
@@ -36,7 +36,7 @@ struct Module {
 #[derive(Default)]
 pub struct Room(BTreeMap<Names, Module>);
 
-/// Modules with one parent, each of which uses the next one, in the end the first.
+/// Modules with one parent, each of which uses the next one, and the last one the first.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Circle {
     parent: Names,
@@ -44,7 +44,7 @@ pub struct Circle {
     uses: BTreeMap<(String, String), Places>,
 }
 
-/// Which files use something, and the paths there.
+/// The files that use something, and the paths there.
 type Places = BTreeMap<PathBuf, BTreeSet<String>>;
 
 impl fmt::Display for Circle {
@@ -62,7 +62,7 @@ impl fmt::Display for Circle {
     }
 }
 
-/// Whether a condition of `cfg` holds in tests only.
+/// Returns true if a condition of `cfg` is true in tests only.
 fn is_for_tests(condition: &Meta) -> bool {
     match condition {
         Meta::Path(path) => path.is_ident("test"),
@@ -70,7 +70,7 @@ fn is_for_tests(condition: &Meta) -> bool {
             let mut found = false;
             let _ = list.parse_nested_meta(|meta| {
                 found |= meta.path.is_ident("test");
-                // What is behind a name (`= "…"`, `(…)`) is passed over.
+                // The value after a name (`= "…"`, `(…)`) is skipped.
                 let _ = meta.value().and_then(|value| value.parse::<syn::Lit>());
                 if meta.input.peek(syn::token::Paren) {
                     let _group: TokenTree = meta.input.parse()?;
@@ -121,7 +121,7 @@ fn name_of(item: &Item) -> Option<String> {
     Some(name.to_string())
 }
 
-/// Collects what one module says, nested items and the arguments of macros included.
+/// Collects the content of one module, including nested items and the arguments of macros.
 struct Reader<'a>(&'a mut Module);
 
 impl Reader<'_> {
@@ -141,7 +141,7 @@ impl Reader<'_> {
         self.0.imported.insert(name.unwrap_or_default(), path);
     }
 
-    /// Paths in what only a macro can read: names with `::` between them.
+    /// Reads paths in what only a macro can parse: names with `::` between them.
     fn read_tokens(&mut self, tokens: TokenStream) {
         let mut path: Names = Vec::new();
         let mut colons = 0;
@@ -227,7 +227,7 @@ impl Room {
         room
     }
 
-    /// `below` is the directory of the files of its children.
+    /// Reads a file; `below` is the directory of the files of its children.
     fn read_file(&mut self, names: Names, file: &Path, below: &Path) {
         let text = std::fs::read_to_string(file).expect("a source file");
         let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
@@ -256,7 +256,7 @@ impl Room {
         self.0.insert(names, module);
     }
 
-    /// The whole path of what a module calls `path`, if that is of this crate.
+    /// Returns the whole path of what a module calls `path`, if it belongs to this crate.
     fn whole(&self, at: &[String], path: &[String]) -> Option<Names> {
         let (first, rest) = path.split_first()?;
         match first.as_str() {
@@ -272,7 +272,7 @@ impl Room {
         }
     }
 
-    /// The same where names that the module has imported may stand first.
+    /// Does the same if names that the module has imported may come first.
     fn found(&self, at: &[String], path: &[String], re_exports: usize) -> Option<Names> {
         if re_exports == RE_EXPORTS_MAX {
             return None;
@@ -300,12 +300,12 @@ impl Room {
         found.next()
     }
 
-    /// Whether a glob has the name: from elsewhere, or declared there.
+    /// Returns true if a glob provides the name, imported or declared there.
     fn names_something(&self, within: &[String], glob: &[String], name: &String) -> bool {
         within != glob || self.0.get(glob).is_some_and(|module| module.declared.contains(name))
     }
 
-    /// The module in which the whole path ends, re-exports followed.
+    /// Returns the module in which the whole path ends, following re-exports.
     fn defining(&self, whole: &[String], re_exports: usize) -> Option<Names> {
         let modules = (0..=whole.len()).take_while(|length| self.0.contains_key(&whole[..*length])).last()?;
         let (at, rest) = whole.split_at(modules);
@@ -316,12 +316,12 @@ impl Room {
         }
         match self.found(at, rest, re_exports + 1) {
             Some(elsewhere) if elsewhere != whole => self.defining(&elsewhere, re_exports + 1),
-            // From another crate, or out of a macro.
+            // From another crate, or from a macro.
             _ => Some(at.to_vec()),
         }
     }
 
-    /// Every use: who, which module, in which words.
+    /// Returns every use: the user, the used module, and the path.
     fn uses(&self) -> Vec<(&Names, Names, String)> {
         let mut uses = Vec::new();
         for (at, module) in &self.0 {
@@ -337,7 +337,7 @@ impl Room {
         uses
     }
 
-    /// The circles among the children of each module.
+    /// Returns the circles among the children of each module.
     pub fn circles(&self) -> Vec<Circle> {
         let uses = self.uses();
         let parents = self.0.keys().filter_map(|names| names.split_last()).map(|(_, parent)| parent.to_vec());
@@ -372,7 +372,7 @@ impl Room {
     }
 }
 
-/// All that each module reaches by one edge or several.
+/// Returns what each module reaches by one edge or several.
 fn reach<'a>(edges: impl Iterator<Item = &'a (String, String)>) -> BTreeMap<String, BTreeSet<String>> {
     let mut reach: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (from, to) in edges {
@@ -392,7 +392,7 @@ fn reach<'a>(edges: impl Iterator<Item = &'a (String, String)>) -> BTreeMap<Stri
     }
 }
 
-/// The members of the circles of a made-up crate.
+/// Returns the members of the circles of a made-up crate.
 fn members(text: &str) -> Vec<Vec<String>> {
     let mut room = Room::default();
     let parsed = syn::parse_file(text).expect("Rust");

@@ -1,4 +1,5 @@
-//! The three forms of an example program: on the nodes of a job, on one thread, and on the threads of one process.
+//! The three forms of an example program: on the nodes of a job, on one thread, and on the threads of one
+//! process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,12 +43,12 @@ impl Form {
     }
 }
 
-/// Where the form of a program lies that was compiled into a directory.
+/// Returns the path of a program that was compiled into a directory in a form.
 pub fn program(directory: &Path, name: &str, form: Form) -> PathBuf {
     directory.join(format!("{name}-{form:?}"))
 }
 
-/// The checksum of a run that passed its checks.
+/// Returns the checksum of a run that passed its checks.
 #[track_caller]
 pub fn checksum(called: &Called) -> String {
     assert_eq!(called.status, 0, "{called:?}");
@@ -56,7 +57,7 @@ pub fn checksum(called: &Called) -> String {
     line.unwrap_or_else(|| panic!("no checksum: {called:?}")).trim().to_owned()
 }
 
-/// All forms of some programs, in a directory.
+/// Compiles all forms of some programs into a directory.
 pub fn compile_all<'a>(names: impl IntoIterator<Item = &'a str>) -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a temporary directory");
     for name in names {
@@ -81,7 +82,8 @@ pub fn run_alone(directory: &Path, form: Form, name: &str, given: &[&str]) -> Ca
     finish(start(&mut command))
 }
 
-/// What every job should find: what the form does that knows nothing of threads, and the others without nodes do too.
+/// Returns what every job should find, from the form without threads, and checks that the other forms find
+/// the same without nodes.
 #[track_caller]
 pub fn expected_checksum(directory: &Path, name: &str, given: &[&str]) -> String {
     let expected = checksum(&run_alone(directory, Form::Sequential, name, given));
@@ -92,7 +94,7 @@ pub fn expected_checksum(directory: &Path, name: &str, given: &[&str]) -> String
     expected
 }
 
-/// Holds jobs of several shapes to what one thread finds.
+/// Compares jobs of several shapes with what one thread finds.
 #[track_caller]
 pub fn check_every_job(directory: &Path, problems: &[(&str, &[&str])]) {
     for (name, given) in problems {
@@ -107,7 +109,7 @@ pub fn check_every_job(directory: &Path, problems: &[(&str, &[&str])]) {
     }
 }
 
-/// A program has refused bad input before any work, and says so in one line.
+/// Asserts that a program has refused bad input before any work, with one line.
 pub fn check_refusal(called: &Called, name: &str, phrase: &str) {
     assert_eq!((called.status, called.stdout.as_str()), (2, ""), "{called:?}");
     assert_eq!(called.stderr.lines().count(), 1, "one node speaks: {called:?}");
@@ -115,7 +117,7 @@ pub fn check_refusal(called: &Called, name: &str, phrase: &str) {
     assert!(called.stderr.contains(phrase), "expected {phrase:?}: {called:?}");
 }
 
-/// A program has told how to use it.
+/// Asserts that a program has printed its usage.
 pub fn check_help(called: &Called, name: &str) {
     assert_eq!((called.status, called.stderr.as_str()), (0, ""), "{called:?}");
     assert!(called.stdout.starts_with(&format!("usage: {name} ")), "{called:?}");

@@ -1,4 +1,4 @@
-//! Calls the command as a user would, within bounds of time.
+//! Calls the command as a user would, within time limits.
 
 pub mod forms;
 pub mod terminal;
@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// No call may take longer; only a hanging one does, also where other work takes most of the processors.
+/// The time limit of a call; only a hanging one takes as long, even if other work takes most of the
+/// processors.
 const CALL_LIMIT: Duration = Duration::from_secs(180);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What a call came to.
+/// The result of a call.
 #[derive(Debug)]
 pub struct Called {
     pub status: i32,
@@ -22,8 +23,8 @@ pub struct Called {
 }
 
 impl Called {
-    /// Asserts the exit status and that standard error is one sentence of Hiroba's with `phrase`, and that
-    /// nothing is on standard output.
+    /// Asserts the exit status, that standard error is one sentence of Hiroba with `phrase`, and that
+    /// standard output is empty.
     #[track_caller]
     pub fn says(&self, status: i32, phrase: &str) {
         assert_eq!(self.status, status, "{self:?}");
@@ -36,7 +37,7 @@ impl Called {
     }
 }
 
-/// The command with arguments; standard input is empty.
+/// Returns the command with arguments; standard input is empty.
 pub fn hiroba(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hiroba"));
     command.args(arguments).stdin(Stdio::null()).env_remove("HIROBA_CONTROL_FD");
@@ -44,7 +45,7 @@ pub fn hiroba(arguments: &[&str]) -> Command {
     command
 }
 
-/// A shell that runs `script` with the command as `$H`.
+/// Returns a shell that runs `script` with the command as `$H`.
 pub fn shell(script: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", script]).env("H", env!("CARGO_BIN_EXE_hiroba")).stdin(Stdio::null());
@@ -52,12 +53,12 @@ pub fn shell(script: &str) -> Command {
     command
 }
 
-/// Has `command` find Ctrl-C, Ctrl-\ and hangups as in a user's foreground, also where these tests run in a
+/// Restores the handling of Ctrl-C, Ctrl-\ and hangups of a user's foreground, even if these tests run in a
 /// shell's background, which ignores the first two, or under `nohup`.
 fn heed_the_keyboard(command: &mut Command) {
     let heed = || {
         for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
-            // SAFETY: a system call that gives up a handler, of which this child has none.
+            // SAFETY: a system call that removes a handler, of which this child has none.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
         Ok(())
@@ -71,7 +72,7 @@ pub fn start(command: &mut Command) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts")
 }
 
-/// Waits for a child that was started, and kills it when it hangs.
+/// Waits for a child that was started, and kills it if it hangs.
 #[track_caller]
 pub fn finish(mut child: Child) -> Called {
     let mut streams = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
@@ -107,7 +108,7 @@ pub fn call(arguments: &[&str]) -> Called {
     finish(start(&mut hiroba(arguments)))
 }
 
-/// Waits until `holds`.
+/// Waits until `holds` returns true.
 #[track_caller]
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let limit = Instant::now() + CALL_LIMIT;
@@ -117,7 +118,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Processes whose command line or environment holds `mark`, but for zombies, which no longer hold either.
+/// Counts processes whose command line or environment contains `mark`, except zombies, which have neither.
 pub fn processes_marked(mark: &str) -> usize {
     let holds = |file: &Path| {
         std::fs::read(file).is_ok_and(|bytes| bytes.windows(mark.len()).any(|part| part == mark.as_bytes()))
@@ -128,7 +129,7 @@ pub fn processes_marked(mark: &str) -> usize {
         .count()
 }
 
-/// A word that marks the processes of one test.
+/// Returns a word that marks the processes of one test.
 pub fn mark(test: &str) -> String {
     format!("hiroba-test-{test}-{}", std::process::id())
 }
@@ -139,7 +140,7 @@ pub fn send(child: &Child, signal: i32) {
     assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
 }
 
-/// A program of `tests/programs`, compiled; it is there as long as the directory.
+/// Compiles a program of `tests/programs`, which exists as long as the directory.
 pub fn compiled(source: &str) -> (tempfile::TempDir, PathBuf) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs").join(source);
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -150,8 +151,9 @@ pub fn compiled(source: &str) -> (tempfile::TempDir, PathBuf) {
     (directory, program)
 }
 
-/// An executable script of a shell in a directory, by its path. A process of its own writes it: had this one the file open for writing, so
-/// would for a moment whatever another test starts just then, and meanwhile the script could not be run.
+/// Writes an executable shell script into a directory, and returns its path. A separate process writes it: if
+/// this one had the file open for writing, so would any process that another test starts in that moment, and
+/// the script could not be run meanwhile.
 pub fn script(directory: &Path, name: &str, text: &str) -> String {
     let path = directory.join(name).to_str().expect("a UTF-8 path").to_owned();
     let write = "printf '#!/bin/sh\\n%s\\n' \"$2\" >\"$1\" && chmod 755 \"$1\"";
@@ -160,7 +162,8 @@ pub fn script(directory: &Path, name: &str, text: &str) -> String {
     path
 }
 
-/// The processes with `mark` in their environment or command line, by their numbers, with their command lines.
+/// Returns the processes with `mark` in their environment or command line, by their numbers, with their
+/// command lines.
 pub fn marked(mark: &str) -> Vec<(i32, String)> {
     let holds = |file: &Path| {
         std::fs::read(file).is_ok_and(|bytes| bytes.windows(mark.len()).any(|part| part == mark.as_bytes()))
@@ -182,7 +185,7 @@ pub fn send_to(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
-/// Reads a child's standard output as far as its first line.
+/// Reads a child's standard output up to the end of its first line.
 pub fn first_line(child: &mut Child) -> String {
     let mut line = Vec::new();
     let mut byte = [0u8; 1];

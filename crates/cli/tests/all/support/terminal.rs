@@ -1,4 +1,5 @@
-//! Terminals, commands on them, and what is seen there. Their descriptors are closed in whatever other tests start meanwhile.
+//! Terminals, commands on them, and what they show. Processes that other tests start meanwhile do not inherit
+//! their descriptors.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -9,7 +10,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// A new terminal of 80 columns: the user's side and the program's.
+/// Opens a new terminal of 80 columns: the user's side and the program's.
 pub fn terminal() -> (File, OwnedFd) {
     let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
     grantpt(&user).expect("it is ours");
@@ -22,7 +23,8 @@ pub fn terminal() -> (File, OwnedFd) {
     (File::from(user), program)
 }
 
-/// The user's side of a new terminal, and `command` started as its foreground process group; only its input is the terminal.
+/// Returns the user's side of a new terminal, and `command` started as its foreground process group; only its
+/// input is the terminal.
 pub fn in_terminal(command: &mut Command) -> (File, Child) {
     let (user, program) = terminal();
     command.stdin(program).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -38,7 +40,7 @@ pub fn in_terminal(command: &mut Command) -> (File, Child) {
     (user, command.spawn().expect("the command starts"))
 }
 
-/// The lines that a terminal shows which has got this: as much of one as progress needs.
+/// Returns the lines that a terminal shows after these bytes, as far as the progress line needs.
 pub fn screen(bytes: &[u8]) -> Vec<String> {
     let (mut lines, mut row, mut column) = (vec![Vec::new()], 0, 0);
     let text = String::from_utf8_lossy(bytes).into_owned();

@@ -1,4 +1,4 @@
-//! Tests that change limits, users or signal handlers, or that must die, each in a process of its own.
+//! Runs tests that change limits, users or signal handlers, or that must die, each in a process of its own.
 pub mod pager;
 
 use std::{
@@ -19,13 +19,13 @@ pub enum Ending {
 
 /// Set in the process that runs a test's body.
 const INSIDE: &str = "HIROBA_TEST_INSIDE";
-/// What a body prints just before the touch that must kill it: a death before that is a failure.
+/// Printed just before the access that must kill: a death before it is a failure.
 pub const LAST_WORDS: &str = "last words";
-/// No test's body takes longer, by far.
+/// Far longer than any test's body takes.
 const PATIENCE: Duration = Duration::from_secs(100);
 const SKIPPED_STATUS: i32 = 77;
 
-/// Runs `body` in a process of its own; `test` is the test's path, from the name of its program on.
+/// Runs `body` in a process of its own. `test` is the test's path, beginning with the name of its program.
 pub fn isolated(test: &str, ending: Ending, body: impl FnOnce()) {
     if env::var_os(INSIDE).is_some() {
         body();
@@ -58,7 +58,7 @@ pub fn isolated(test: &str, ending: Ending, body: impl FnOnce()) {
     };
     let (out, err) = (out.join().unwrap(), err.join().unwrap());
     if status.code() == Some(SKIPPED_STATUS) {
-        // Not eprintln, which the test harness swallows when the test passes.
+        // Not eprintln, whose output the test harness discards when the test passes.
         let _ = std::io::stderr().write_all(format!("\nSKIPPED {test}: {}\n", err.trim()).as_bytes());
         return;
     }
@@ -79,7 +79,7 @@ fn read_all(from: &mut impl Read) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Ends the test's process: this kernel or user cannot do what the test is about.
+/// Ends the test's process as skipped: this kernel or user does not support what is tested.
 pub fn skip(reason: &str) -> ! {
     let _ = std::io::stderr().write_all(reason.as_bytes());
     std::process::exit(SKIPPED_STATUS)

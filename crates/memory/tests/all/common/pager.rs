@@ -1,4 +1,4 @@
-//! The simplest user of a fault source: gives every fault what it asks for, and remembers it.
+//! The simplest user of a fault source: grants what each fault requests, and records it.
 
 use std::{
     collections::HashMap,
@@ -22,17 +22,17 @@ use rustix::{
 
 use super::{Ending, isolated, skip};
 
-/// "nobody" everywhere.
+/// The user "nobody" on every system.
 const ORDINARY_USER: u32 = 65534;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum User {
-    /// Whoever runs the tests.
+    /// The user who runs the tests.
     Caller,
     Ordinary,
 }
 
-/// What a case is run over.
+/// The parameters of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
     pub kind: FaultSourceKind,
@@ -62,12 +62,13 @@ pub fn become_ordinary() {
     // SAFETY: takes numbers, touches no memory.
     let status = unsafe { libc::setresuid(ORDINARY_USER, ORDINARY_USER, ORDINARY_USER) };
     assert_eq!(status, 0);
-    // As a program that an ordinary user starts: one that changes users loses the sight of its own page tables.
+    // Like a program that an ordinary user starts: a process that changes users may no longer read its own
+    // page tables.
     // SAFETY: takes numbers, touches no memory.
     assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) }, 0);
 }
 
-/// A fault as cases compare it: without what differs from run to run.
+/// A fault as cases compare it, without parts that differ from run to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub page: PageId,
@@ -80,13 +81,13 @@ pub struct Pager {
     source: OnceLock<Weak<dyn FaultSource>>,
     faults: Mutex<Vec<Fault>>,
     granted: Mutex<HashMap<PageId, Access>>,
-    /// While set, faults are noted but wait for their answer.
+    /// While set, faults are recorded but not answered.
     pub hold: AtomicBool,
-    /// So many faults are answered with no more than `Read`.
+    /// Number of faults that are answered with at most `Read`.
     pub stingy_answers: AtomicU64,
     /// Pages from this number on are registered so that stores to them fault.
     pub stores_fault_from: OnceLock<u64>,
-    /// An address on the stack that the last fault was handled on.
+    /// An address on the stack on which the last fault was handled.
     pub stack_address: AtomicU64,
 }
 
@@ -97,7 +98,7 @@ impl FaultHandler for Pager {
         self.faults.lock().unwrap().push(fault);
         let source = self.source.get().and_then(Weak::upgrade).expect("a fault before the source is open");
         loop {
-            // Held over `protect`: it is the caller who orders changes of one page.
+            // Held over `protect`, because the caller must order changes of one page.
             let mut granted = self.granted.lock().unwrap();
             if !self.hold.load(Ordering::Acquire) {
                 let page = PageRange::single(fault.page);
@@ -131,7 +132,7 @@ impl Pager {
     }
 }
 
-/// A region under a fault source, served as the source wants it.
+/// A region under a fault source, with a handler.
 pub struct Paged {
     pub memory: Arc<SharedMemory>,
     pub source: Arc<dyn FaultSource>,
@@ -143,7 +144,7 @@ pub fn range(first: u64, count: u64) -> PageRange {
     PageRange { first: PageId(first), count }
 }
 
-/// Whether the reason is this kernel or this user, not a bug.
+/// Returns true if the reason is this kernel or this user, not a bug.
 pub fn excuses(error: &MemoryError) -> bool {
     matches!(
         error,
@@ -156,7 +157,7 @@ pub fn excuses(error: &MemoryError) -> bool {
 }
 
 impl Paged {
-    /// The first `allocated` granules of 2 GiB allocated and registered.
+    /// Makes a region of 2 GiB with the first `allocated` granules allocated and registered.
     pub fn new(mode: Mode, allocated: u64) -> Paged {
         let config = MemoryConfig { region_bytes: 2 << 30, ..MemoryConfig::default() };
         Paged::with_config(mode, config, allocated)
@@ -170,7 +171,7 @@ impl Paged {
         paged
     }
 
-    /// A new source over memory that is there already.
+    /// Opens a new source over existing memory.
     pub fn over(mode: Mode, memory: Arc<SharedMemory>) -> Paged {
         install_alternate_stack().unwrap();
         let pager = Arc::new(Pager::default());
@@ -185,8 +186,8 @@ impl Paged {
     }
 
     pub fn load(&self, page: u64, offset: usize) -> u8 {
-        // SAFETY: the page is allocated (each test's own promise), so the load faults into the pager and comes
-        // back; offset is below the page size.
+        // SAFETY: the page is allocated (each test ensures it), so the load faults into the pager and
+        // returns; offset is below the page size.
         unsafe { self.at(page, offset).read_volatile() }
     }
 
@@ -207,8 +208,9 @@ impl Paged {
         self.source.protect(pages, access).unwrap();
     }
 
-    /// The faults since the last call, once all changes of access that they brought about are complete: a thread
-    /// that waits goes on when its own page is there, a little before `protect` returns in the service thread.
+    /// Returns the faults since the last call, once all changes of access that they caused are complete. A
+    /// waiting thread resumes when its own page is there, a little before `protect` returns in the service
+    /// thread.
     pub fn take_faults(&self) -> Vec<Seen> {
         let seen = |fault: &Fault| Seen { page: fault.page, address: fault.address, kind: fault.kind };
         self.take_faults_whole().iter().map(seen).collect()
@@ -224,21 +226,21 @@ impl Paged {
         self.source.watch(pages).unwrap();
     }
 
-    /// The numbers of the granules written since the last call.
+    /// Returns the numbers of the granules written since the last call.
     pub fn collect(&self) -> Vec<u64> {
         let mut written = PageSet::new();
         self.source.collect_written(&mut written).unwrap();
         written.iter().map(|granule| granule.0).collect()
     }
 
-    /// The numbers of the granules that had not been written when their access was taken.
+    /// Returns the numbers of the granules that were unwritten when their access was taken away.
     pub fn unwritten(&self, pages: PageRange) -> Vec<u64> {
         let mut unwritten = PageSet::new();
         self.source.find_unwritten(pages, &mut unwritten).unwrap();
         unwritten.iter().map(|granule| granule.0).collect()
     }
 
-    /// As the kernel's reclaim would do it, unseen by the source.
+    /// Drops entries like the kernel's reclaim, unseen by the source.
     pub fn drop_entries(&self, pages: PageRange) {
         let bytes = pages.count as usize * 4096;
         // SAFETY: the range is mapped; its frames stay in the memfd.
@@ -246,12 +248,12 @@ impl Paged {
         assert_eq!(status, 0);
     }
 
-    /// A fault of a load, as this machine reports it.
+    /// Returns the fault of a load, as this machine reports it.
     pub fn read_fault(&self, page: u64, offset: usize) -> Seen {
         self.fault(page, offset, FaultKind::Read)
     }
 
-    /// A fault of a store, as this machine reports it.
+    /// Returns the fault of a store, as this machine reports it.
     pub fn write_fault(&self, page: u64, offset: usize) -> Seen {
         self.fault(page, offset, FaultKind::Write)
     }
@@ -278,7 +280,7 @@ impl Drop for Paged {
     }
 }
 
-/// Plays the runtime's service thread.
+/// Runs a thread like the runtime's service thread.
 fn serve(source: Arc<dyn FaultSource>, pager: Arc<Pager>) -> (Arc<AtomicBool>, thread::JoinHandle<()>) {
     let stop = Arc::new(AtomicBool::new(false));
     let told = stop.clone();

@@ -1,11 +1,11 @@
-//! Size classes: small blocks come in few sizes, so that a freed one serves the next that asks.
+//! Size classes: small blocks have few distinct sizes, so that a freed block suits the next request.
 
 use crate::arena::GRAIN_BYTES;
 
-/// A span holds blocks of one class. Spans are multiples of this, and aligned to it.
+/// A span has blocks of one class. Span lengths are multiples of this, and spans are aligned to it.
 pub(super) const SPAN_BYTES: u64 = 64 << 10;
 
-/// Spans of classes whose blocks would be few in a short one are so long.
+/// Span length for classes of which a short span would have few blocks.
 const LONG_SPAN_BYTES: u64 = 512 << 10;
 
 /// The largest blocks that lie in short spans.
@@ -14,20 +14,20 @@ const SHORT_SPAN_BLOCK_BYTES_MAX: u64 = 8 << 10;
 /// Larger blocks are cut from the arena one by one.
 pub(super) const SMALL_BYTES_MAX: u64 = 64 << 10;
 
-/// A thread's cache holds at most this many bytes of a class (but always [`HELD_BLOCKS_MIN`] blocks) ...
+/// A thread's cache keeps at most this many bytes of a class (but always [`HELD_BLOCKS_MIN`] blocks) ...
 const HELD_BYTES_MAX: u64 = 64 << 10;
 /// ... and no more than this many blocks.
 const HELD_BLOCKS_MAX: u64 = 256;
 const HELD_BLOCKS_MIN: u64 = 4;
 
-/// One size.
+/// One size class.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SizeClass {
     pub(super) bytes: u64,
     pub(super) span_bytes: u64,
-    /// Blocks in a span.
+    /// Number of blocks in a span.
     pub(super) blocks: usize,
-    /// Blocks that a thread's cache may hold.
+    /// Maximum number of blocks in a thread's cache.
     pub(super) held_max: usize,
     /// 2⁴⁰ / bytes, rounded up: a multiplication and a shift divide an offset in a span by `bytes`.
     reciprocal: u64,
@@ -46,26 +46,27 @@ impl SizeClass {
         }
     }
 
-    /// Which block of its span has the byte at `offset`, which is less than a span's length; `blocks` or more in what is left
-    /// over at the span's end.
+    /// Returns the index of the block that contains the byte at `offset` in its span. `offset` is less than
+    /// the span's length. The index is `blocks` or more for the unused rest at the span's end.
     #[inline]
     pub(super) fn index_of(&self, offset: u64) -> usize {
         ((offset * self.reciprocal) >> 40) as usize
     }
 }
 
-/// The sizes of a heap.
+/// The size classes of a heap.
 #[derive(Debug)]
 pub(super) struct SizeClasses {
     classes: Vec<SizeClass>,
-    /// The class for so many grains.
+    /// The class for each number of grains.
     by_grains: Box<[u8]>,
 }
 
 impl SizeClasses {
-    /// A block of a page or more occupies whole pages, so the classes from there on are multiples of it.
+    /// Makes the classes. A block of a page or more occupies whole pages, so those classes are multiples of
+    /// it.
     pub(super) fn new(page_bytes: u64) -> SizeClasses {
-        // At most a fifth of a block lies idle, but for the smallest and those rounded to pages.
+        // At most a fifth of a block is unused, except for the smallest ones and those rounded to pages.
         let steps = (1..=8).map(|step| step * GRAIN_BYTES);
         let doublings = (7..16).flat_map(|shift| (5..=8).map(move |quarter| quarter << (shift - 2)));
         let whole_pages = |bytes: &u64| *bytes < page_bytes || bytes.is_multiple_of(page_bytes);
@@ -81,7 +82,8 @@ impl SizeClasses {
         self.classes.len()
     }
 
-    /// The class for `bytes` bytes at a multiple of `align` (a power of two); `None` when the block is not small.
+    /// Returns the class for `bytes` bytes aligned to `align` (a power of two), or `None` when the block is
+    /// not small.
     #[inline]
     pub(super) fn find(&self, bytes: u64, align: u64) -> Option<usize> {
         if bytes > SMALL_BYTES_MAX || align > SMALL_BYTES_MAX {
@@ -91,7 +93,8 @@ impl SizeClasses {
         if align <= GRAIN_BYTES {
             return Some(class);
         }
-        // Spans lie at multiples of a larger power of two, so a class of multiples of `align` is aligned throughout.
+        // Spans are aligned to a larger power of two, so all blocks of a class whose size is a multiple of
+        // `align` are aligned.
         (class..self.classes.len()).find(|class| self.classes[*class].bytes.is_multiple_of(align))
     }
 

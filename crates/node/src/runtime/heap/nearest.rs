@@ -1,13 +1,14 @@
-//! Says in words where an address lies: for reports of accesses that should not have been.
+//! Describes where an address lies, for reports of invalid accesses.
 
 use hiroba_base::NodeId;
 
 use crate::arena::{Counted, Known};
 
-/// A block further away than this has nothing to do with the address.
+/// A block further away than this is considered unrelated to the address.
 const NEAR_BYTES: u64 = 64 << 10;
 
-/// Where `address` lies among the blocks known around it, which are of `node`; `None` when nothing is near.
+/// Describes `address` relative to the known blocks around it, which belong to `node`. Returns `None` when no
+/// block is near.
 pub(super) fn describe(address: u64, known: &[Known], node: NodeId) -> Option<String> {
     let block = known.iter().min_by_key(|block| rank(address, block))?;
     let (_, distance) = rank(address, block);
@@ -29,7 +30,8 @@ fn holds(address: u64, block: &Known) -> bool {
     (block.start..block.start.saturating_add(block.bytes)).contains(&address)
 }
 
-/// Smaller is likelier what was meant: the block that holds the address, if need be a freed one, then the nearest live one.
+/// Ranks how likely a block was meant; smaller is likelier. A block that contains the address comes first, if
+/// need be a freed one, then the nearest live one.
 fn rank(address: u64, block: &Known) -> (u8, u64) {
     let distance = block
         .start

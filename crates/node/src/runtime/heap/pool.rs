@@ -1,13 +1,14 @@
-//! The allocator of one node: small blocks from spans by size class, through the caches of threads; large ones straight from
-//! the arena.
+//! The allocator of one node. Small blocks come from spans by size class, through the caches of threads;
+//! large blocks come from the arena.
 //!
 //! ```text
 //! thread's cache ──batches──▶ central list of a class ──spans──▶ arena ◀── large blocks
 //!   no lock                     one lock a class                  one lock
 //! ```
 //!
-//! Locks are taken from left to right. A caller that may be interrupted by handlers which use shared memory holds signals
-//! back while it is in a method that takes them; the two without locks are [`Pool::allocate_cached`] and [`Pool::free_cached`].
+//! Locks are taken from left to right. A caller that signal handlers which use shared memory may interrupt
+//! must defer signals while it is in a method that takes locks. Two methods take none:
+//! [`Pool::allocate_cached`] and [`Pool::free_cached`].
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,10 +21,10 @@ use super::nearest;
 use super::span::{Mark, Span, SpanTable, State};
 use crate::arena::{Arena, Block, GRAIN_BYTES, Known, NotABlock};
 
-/// Large blocks lie on lines of their own, as different threads may use them.
+/// Large blocks are aligned to this, because different threads may use them.
 const LINE_BYTES: u64 = 64;
 
-/// Blocks that one thread holds in reserve. Its owner must give it back by [`Pool::finish`].
+/// Free blocks reserved for one thread. Its owner must return them by [`Pool::finish`].
 #[derive(Debug)]
 pub(crate) struct ThreadCache {
     bins: Vec<Bin>,
@@ -31,9 +32,9 @@ pub(crate) struct ThreadCache {
 
 #[derive(Debug, Default)]
 struct Bin {
-    /// Never grows: its capacity is the bound.
+    /// Never grows: the capacity bounds it.
     blocks: Vec<u64>,
-    /// Where new blocks come from.
+    /// The span that new blocks come from.
     span: Option<&'static Span>,
 }
 
@@ -43,8 +44,8 @@ impl Bin {
     }
 }
 
-/// Spans of one class that have blocks in the pool and are no thread's own, by address: low ones are used first, which
-/// keeps a program's blocks on few pages.
+/// Spans of one class that have free blocks and are not reserved by a thread, by address. Low ones are used
+/// first, which keeps a program's blocks on few pages.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Central {
@@ -54,9 +55,10 @@ struct Central {
 #[derive(Debug)]
 struct Ground {
     arena: Arena,
-    /// Spans whose memory went back to the arena and was not given out again: they still know who freed what.
+    /// Spans whose memory went back to the arena and was not reused: they still know which node freed each
+    /// block.
     retired: BTreeMap<u64, &'static Span>,
-    /// Book-keeping to be used again, by class.
+    /// Bookkeeping for reuse, by class.
     spare: Vec<Vec<&'static Span>>,
 }
 
@@ -85,8 +87,8 @@ struct Found<'a> {
 }
 
 impl Pool {
-    /// Gives out the addresses of `node`. Pages that the range holds in part are left alone: blocks of different nodes
-    /// share none.
+    /// Makes the allocator for the addresses of `node`. Pages that lie in the range only in part are not
+    /// used: blocks of different nodes share no page.
     pub(crate) fn new(node: NodeId, addresses: Range<u64>, page_bytes: u64) -> Pool {
         let start = addresses.start.next_multiple_of(page_bytes);
         let end = (addresses.end - addresses.end % page_bytes).max(start);
@@ -106,7 +108,7 @@ impl Pool {
         }
     }
 
-    /// Whether an address is this node's.
+    /// Returns true if the address belongs to this node.
     #[inline]
     pub(crate) fn contains(&self, address: u64) -> bool {
         self.addresses.contains(&address)
@@ -116,7 +118,7 @@ impl Pool {
         ThreadCache { bins: (0..self.classes.len()).map(|_| Bin::default()).collect() }
     }
 
-    /// A block from the cache; `None` when it has none, or the block is not small.
+    /// Takes a block from the cache. Returns `None` when the cache has none, or the block is not small.
     #[inline]
     pub(crate) fn allocate_cached(&self, cache: &mut ThreadCache, bytes: u64, align: u64) -> Option<Block> {
         let class = self.classes.find(bytes, align)?;
@@ -134,7 +136,7 @@ impl Pool {
         Block { address, zeroed }
     }
 
-    /// Frees a small block into the cache; false when there is more to it: nothing has happened then.
+    /// Frees a small block into the cache. Returns false, without effect, if the cache alone cannot do it.
     #[inline]
     pub(crate) fn free_cached(&self, cache: &mut ThreadCache, address: u64) -> bool {
         let Some(found) = self.find(address) else { return false };
@@ -156,7 +158,8 @@ impl Pool {
         Some(Found { span, size, index, start: address - offset + index as u64 * size.bytes })
     }
 
-    /// A block of at least `bytes` bytes at a multiple of `align` (a power of two); `None` when there is no room.
+    /// Allocates at least `bytes` bytes aligned to `align` (a power of two). Returns `None` when there is no
+    /// room.
     pub(crate) fn allocate(
         &self,
         mut cache: Option<&mut ThreadCache>,
@@ -167,7 +170,7 @@ impl Pool {
         if block.is_some() {
             return block;
         }
-        // What the thread holds in reserve may be what is lacking.
+        // Retry with the thread's reserved blocks returned to the pool.
         let cache = cache?;
         self.finish(cache);
         self.try_allocate(Some(cache), bytes, align)
@@ -184,7 +187,7 @@ impl Pool {
         small.or_else(|| self.allocate_large(bytes, align))
     }
 
-    /// A block of its own; also a small one when no whole span is left.
+    /// Allocates a block from the arena; also a small one when no whole span is left.
     fn allocate_large(&self, bytes: u64, align: u64) -> Option<Block> {
         let multiple = match bytes {
             bytes if bytes >= self.page_bytes => self.page_bytes,
@@ -218,7 +221,7 @@ impl Pool {
         bin.blocks.pop()
     }
 
-    /// One block, for a thread without a cache.
+    /// Takes one block for a thread without a cache.
     fn take_one(&self, class: usize) -> Option<u64> {
         let mut central = lock(&self.central[class]);
         let span = self.span_with_blocks(&mut central, class)?;
@@ -244,7 +247,7 @@ impl Pool {
         Some(span)
     }
 
-    /// Memory of retired spans is given out again.
+    /// Forgets retired spans whose memory is about to be reused.
     fn forget_spans(&self, ground: &mut Ground, addresses: Range<u64>) {
         while let Some((&start, &span)) = ground.retired.range(..addresses.end).next_back() {
             let end = start + self.classes.get(usize::from(span.class)).span_bytes;
@@ -257,7 +260,7 @@ impl Pool {
         }
     }
 
-    /// Takes a block back from node `by`.
+    /// Frees a block on behalf of node `by`.
     pub(crate) fn free(
         &self,
         cache: Option<&mut ThreadCache>,
@@ -298,7 +301,7 @@ impl Pool {
         }
     }
 
-    /// Puts a span where its number of pooled blocks says that it belongs.
+    /// Moves a span to the list that its number of free blocks requires.
     fn shelve(&self, central: &mut Central, span: &'static Span) {
         let start = span.start();
         if span.pooled_count() == span.blocks() {
@@ -327,7 +330,7 @@ impl Pool {
         }
     }
 
-    /// The usable length of a block.
+    /// Returns the usable length of a block.
     pub(crate) fn length_of(&self, address: u64) -> Result<u64, NotABlock> {
         let Some(found) = self.find(address) else { return lock(&self.ground).arena.length_of(address) };
         match found.span.mark(found.index) {
@@ -336,7 +339,8 @@ impl Pool {
         }
     }
 
-    /// Has a block used for `bytes` bytes where it is; false when they do not fit, or would leave most of it idle.
+    /// Changes the used length of a block in place. Returns false if the bytes do not fit, or would leave
+    /// most of the block unused.
     pub(crate) fn resize(&self, address: u64, bytes: u64) -> Result<bool, NotABlock> {
         let Some(found) = self.find(address) else {
             return lock(&self.ground).arena.resize(address, bytes);
@@ -364,7 +368,7 @@ impl Pool {
         }
     }
 
-    /// What lies at an address, or nearest to it. Waits for no lock: the process may be dying with one held.
+    /// Describes the nearest block to an address. Waits for no lock: a dying process may hold one.
     pub(crate) fn describe(&self, address: u64) -> Option<String> {
         let mut known = Vec::new();
         for near in [address.checked_sub(SPAN_BYTES), Some(address), address.checked_add(SPAN_BYTES)] {
@@ -380,7 +384,8 @@ impl Pool {
         nearest::describe(address, &known, self.node)
     }
 
-    /// What a span knows around an address: the block that holds it, the live ones to both sides.
+    /// Collects what a span knows around an address: the block that contains it, and the nearest live ones on
+    /// both sides.
     fn known_in(&self, found: &Found<'_>, address: u64, known: &mut Vec<Known>) {
         let start_of_span = found.span.start();
         let block = |index: usize| {
@@ -402,7 +407,7 @@ impl Pool {
         known.extend([holder, left, right].into_iter().flatten().filter_map(block));
     }
 
-    /// The arena's free ranges: for tests.
+    /// Returns the arena's free ranges, for tests.
     #[cfg(test)]
     pub(super) fn free_ranges(&self) -> Vec<(u64, u64)> {
         lock(&self.ground).arena.free_ranges()

@@ -1,4 +1,4 @@
-//! Spans: runs of blocks of one size, what is known of each block, and the table that finds a block's span.
+//! Spans: runs of blocks of one size, the state of each block, and the table that finds a block's span.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,18 +10,18 @@ use hiroba_base::NodeId;
 
 use super::classes::{SPAN_BYTES, SizeClass};
 
-/// What is known of a small block, in one word: who has it, and how much of it was not asked for.
+/// The state of a small block in one word: its holder, and how many of its bytes were not requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark(u32);
 
-/// Who has a block.
+/// The holder of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nobody ever had it since its span was made.
+    /// Never allocated since the span was made.
     New,
-    /// The program.
+    /// Allocated to the program.
     Live,
-    /// The node freed it.
+    /// Freed by this node.
     Freed(NodeId),
 }
 
@@ -32,7 +32,7 @@ const IDLE_MASK: u32 = LIVE - 1;
 impl Mark {
     const NEW: Mark = Mark(0);
 
-    /// The program has it and did not ask for `idle` bytes at its end.
+    /// The program has the block and did not request `idle` bytes at its end.
     fn live(idle: u64) -> Mark {
         Mark(LIVE | idle as u32 & IDLE_MASK)
     }
@@ -49,27 +49,29 @@ impl Mark {
         }
     }
 
-    /// Bytes at the block's end that nobody asked for.
+    /// Returns the number of bytes at the block's end that were not requested.
     pub(super) fn idle_bytes(self) -> u64 {
         u64::from(self.0 & IDLE_MASK)
     }
 }
 
-/// A span's book-keeping. It is made for a class and keeps it, but may serve one span of addresses after another.
+/// A span's bookkeeping. It is made for one class and keeps it, but may serve one address range after
+/// another.
 ///
-/// The marks are changed by whoever has the block: the thread whose cache it is in makes it live, whoever frees it frees
-/// it. Everything else changes under the lock of the class's central list; it is atomic because the
-/// table shows it to every thread.
+/// The holder of a block changes its mark: the thread in whose cache it is makes it live, and the thread that
+/// frees it marks it free. All other fields change under the lock of the class's central list. They are
+/// atomic because every thread can reach them through the table.
 #[repr(align(64))]
 pub(super) struct Span {
     pub(super) class: u8,
     marks: Box<[AtomicU32]>,
     start: AtomicU64,
-    /// The memory was never used when the span began there.
+    /// True if the memory was unused when the span began there.
     zeroed: AtomicBool,
-    /// A thread's cache takes new blocks from it, and nobody else does: their lines are that thread's.
+    /// True if a thread's cache takes new blocks from it. No other thread does, so the cache lines are its
+    /// own.
     taken: AtomicBool,
-    /// The blocks that no thread and no cache has, as bits.
+    /// Bitmap of the blocks that are in no cache and not allocated.
     pooled: Box<[AtomicU64]>,
     pooled_count: AtomicU32,
 }
@@ -87,7 +89,8 @@ impl fmt::Debug for Span {
 }
 
 impl Span {
-    /// Book-keeping for spans of a class, for the rest of the process: threads may look at it at any time.
+    /// Makes bookkeeping for spans of a class. It lives as long as the process: threads may look at it at any
+    /// time.
     pub(super) fn leak(class: usize, size: &SizeClass) -> &'static Span {
         Box::leak(Box::new(Span {
             class: class as u8,
@@ -100,7 +103,7 @@ impl Span {
         }))
     }
 
-    /// The span is at `start` from now on, with all its blocks new.
+    /// Moves the span to `start`, with all its blocks new.
     pub(super) fn begin(&self, start: u64, zeroed: bool) {
         for mark in &self.marks {
             mark.store(Mark::NEW.0, Ordering::Relaxed);
@@ -136,12 +139,12 @@ impl Span {
         self.taken.store(taken, Ordering::Relaxed);
     }
 
-    /// What is known of a block.
+    /// Returns the state of a block.
     pub(super) fn mark(&self, index: usize) -> Option<Mark> {
         self.marks.get(index).map(|mark| Mark(mark.load(Ordering::Relaxed)))
     }
 
-    /// Makes a block live that the caller has from the pool; true when it is known to be all zero.
+    /// Marks a block live that the caller took from the pool. Returns true if it is known to be all zero.
     #[inline]
     pub(super) fn make_live(&self, index: usize, idle_bytes: u64) -> bool {
         let mark = &self.marks[index];
@@ -150,7 +153,7 @@ impl Span {
         new && self.zeroed.load(Ordering::Relaxed)
     }
 
-    /// Frees a live block: it is the caller's then. One of two threads that free the same block succeeds.
+    /// Frees a live block, which the caller then holds. If two threads free the same block, one succeeds.
     #[inline]
     pub(super) fn make_freed(&self, index: usize, by: NodeId) -> Result<(), Option<Mark>> {
         let word = self.marks.get(index).ok_or(None)?;
@@ -163,7 +166,7 @@ impl Span {
             .map_err(|now| Some(Mark(now)))
     }
 
-    /// A live block is used for all but `idle_bytes` of it from now on.
+    /// Changes the number of unrequested bytes of a live block.
     pub(super) fn resize(&self, index: usize, idle_bytes: u64) -> Result<(), Option<Mark>> {
         let word = self.marks.get(index).ok_or(None)?;
         let mark = Mark(word.load(Ordering::Relaxed));
@@ -176,8 +179,8 @@ impl Span {
             .map_err(|now| Some(Mark(now)))
     }
 
-    /// Takes up to `count` blocks from the pool, lowest addresses last, as a stack gives them out. Under the lock of the
-    /// central list.
+    /// Takes up to `count` blocks from the pool, in descending order of address, so that a stack yields the
+    /// lowest first. Needs the lock of the central list.
     pub(super) fn take(&self, size: &SizeClass, count: usize, into: &mut Vec<u64>) {
         let (before, start) = (into.len(), self.start());
         'words: for (index, word) in self.pooled.iter().enumerate() {
@@ -198,7 +201,7 @@ impl Span {
         into[before..].reverse();
     }
 
-    /// Puts a block back into the pool. Under the lock of the central list.
+    /// Returns a block to the pool. Needs the lock of the central list.
     pub(super) fn put_back(&self, index: usize) {
         let word = &self.pooled[index / 64];
         let bits = word.load(Ordering::Relaxed);
@@ -238,7 +241,7 @@ impl SpanTable {
         Some((slot / LEAF_SLOTS, slot % LEAF_SLOTS))
     }
 
-    /// The span that an address lies in, or lay in until its memory went back to the arena.
+    /// Returns the span that contains an address, or contained it until its memory went back to the arena.
     #[inline]
     pub(super) fn find(&self, address: u64) -> Option<&'static Span> {
         let (leaf, slot) = self.place(address)?;
@@ -247,7 +250,7 @@ impl SpanTable {
         unsafe { span.as_ref() }
     }
 
-    /// From now on `span` is the one at these addresses, which are multiples of [`SPAN_BYTES`].
+    /// Sets the span for these addresses, which are multiples of [`SPAN_BYTES`].
     pub(super) fn set(&self, addresses: Range<u64>, span: Option<&'static Span>) {
         let span = span.map_or(ptr::null_mut(), |span| ptr::from_ref(span).cast_mut());
         let fresh = || (0..LEAF_SLOTS).map(|_| AtomicPtr::new(ptr::null_mut())).collect();

@@ -1,4 +1,4 @@
-//! The allocator as a whole: its promises under random use, its sentences, and many threads at once.
+//! The allocator as a whole: its guarantees under random use, its error messages, and many threads at once.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ fn pool(bytes: u64, page_bytes: u64) -> Pool {
 }
 
 fn heap(bytes: u64) -> Heap {
-    Heap { pool: pool(bytes, 4096) }
+    Heap { pool: pool(bytes, 4096), long: None }
 }
 
 fn all_free(pool: &Pool, bytes: u64) -> bool {
@@ -211,7 +211,7 @@ fn what_a_cache_holds_is_bounded() {
         }
     }
     let free: u64 = pool.free_ranges().iter().map(|(start, end)| end - start).sum();
-    // Every block that a cache holds keeps at most one span from the arena.
+    // Every block in a cache keeps at most one span from the arena.
     assert!((1 << 30) - free <= (256 + 64) * SPAN_BYTES + 4 * 8 * SPAN_BYTES);
     pool.finish(&mut cache);
     assert!(all_free(&pool, 1 << 30));
@@ -224,7 +224,7 @@ enum Operation {
     Finish { cache: usize },
 }
 
-/// Two threads' caches, and no cache at all.
+/// The caches of two threads; a third variant uses no cache.
 const CACHES: usize = 2;
 
 fn operations() -> impl Strategy<Value = Vec<Operation>> {
@@ -287,7 +287,7 @@ proptest! {
     }
 }
 
-/// A cheap generator for the hammering threads.
+/// A cheap generator of random numbers for the hammering threads.
 fn step(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
     *state >> 33
@@ -298,7 +298,7 @@ fn threads_hammer_and_everything_comes_back() {
     const THREADS: u64 = 4;
     const BYTES: u64 = 1 << 28;
     let heap = heap(BYTES);
-    // Who has each grain: two live blocks that overlap would be seen.
+    // The owner of each grain: shows two live blocks that overlap.
     let owners: Vec<AtomicU64> = (0..BYTES / GRAIN_BYTES).map(|_| AtomicU64::new(0)).collect();
     let grains = |address: u64, bytes: u64| {
         let first = ((address - START) / GRAIN_BYTES) as usize;

@@ -1,5 +1,5 @@
-//! The host's part in looking for data races: it tells the homes of pages what was stored to and loaded from them, where and when, and
-//! tells the launcher what they find.
+//! The host's part in data race detection. It reports stores and loads, with their places in the program, to
+//! the pages' homes, and reports races to the launcher.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -18,46 +18,46 @@ use crate::call_site;
 use crate::runtime::Runtime;
 use crate::runtime::host::Core;
 
-/// So many different races are reported by one node; a program that has more needs to know of these first.
+/// Maximum number of different races that one node reports. A program with more must be fixed first anyway.
 const REPORTS_MAX: usize = 1000;
 
-/// A message tells of no more pages than this.
+/// Maximum number of pages in a message.
 const PAGES_PER_MESSAGE_MAX: usize = 4096;
 
-/// Where an interval's stores to a page, or a load from it, came from.
+/// The places in the program of an interval's stores to a page, or of a load from it.
 #[derive(Clone, Debug)]
 struct Origin {
     site: Option<CodeSite>,
     interval_end: Option<CodeSite>,
 }
 
-/// Who did what, by ascending node.
+/// The two accesses of a race, by ascending node.
 type Sides = [(NodeId, Touch); 2];
 
-/// What one node knows.
+/// A node's state of race detection.
 #[derive(Debug, Default)]
 pub(crate) struct Races {
-    /// Of pages homed here.
+    /// Accesses to pages homed here.
     log: RaceLog<Origin>,
-    /// What this node has done since its last synchronisation, by addresses of instructions.
+    /// This node's accesses since its last synchronisation, by instruction address.
     open: OpenInterval<usize>,
-    /// Instructions looked up before.
+    /// Cache of looked-up instructions.
     sites: FxHashMap<usize, Option<CodeSite>>,
     reported: FxHashSet<(PageId, u32, Sides)>,
-    /// Other homes that have been told of something.
+    /// Other homes that received reports from this node.
     told: BTreeSet<NodeId>,
-    /// Those of them that have not said, at the end, that they have held it against what others told.
+    /// Those of them that have not confirmed, at the end, that they have compared all reports.
     unheard: BTreeSet<NodeId>,
 }
 
 impl Races {
-    /// A diff of the interval that is being closed shows what the program has stored.
+    /// Records stores of the program, which a diff of the closing interval shows.
     pub(crate) fn note_diff(&mut self, page: PageId, runs: &[u8]) {
         self.open.note_written(page, diff::ranges(runs));
     }
 
-    /// These bytes of a page that has a twin are about to be changed in frame and twin alike: what the program has stored to them
-    /// would show in no diff.
+    /// Records that these bytes of a page with a twin are about to change in frame and twin alike. No diff
+    /// will show what the program has stored there before.
     pub(crate) fn note_overwritten(
         &mut self,
         memory: &SharedMemory,
@@ -84,7 +84,7 @@ impl Races {
 }
 
 impl Core {
-    /// While data races are looked for: a thread of the program has faulted.
+    /// If data races are looked for, records a fault of the program.
     pub(crate) fn note_touch(&mut self, memory: &SharedMemory, fault: &Fault) {
         let Some(races) = &mut self.races else { return };
         let Some(page) = self.engine.page_of(fault.page) else { return };
@@ -94,14 +94,14 @@ impl Core {
                 let offset = fault.address - memory.address_of(page) as usize;
                 races.open.note_load(page, offset as u32, fault.program_counter);
             }
-            // A store might be taken for a load.
+            // The kind is unknown: a store might be taken for a load.
             FaultKind::Unknown => {}
         }
     }
 }
 
 impl Runtime {
-    /// An interval has ended: tells the homes what it has done to their pages.
+    /// Reports the accesses of an interval that has ended to the homes of their pages.
     pub(crate) fn tell_touched(&self, core: &mut Core, interval: Interval) {
         let Some(races) = &mut core.races else { return };
         let interval_end = match call_site::noted() {
@@ -127,11 +127,11 @@ impl Runtime {
             }
         }
         if let Some(pages) = here {
-            self.hold_against(core, interval, interval_end, pages);
+            self.look_for_races(core, interval, interval_end, pages);
         }
     }
 
-    /// A node has told what an interval of its has done to pages that are homed here.
+    /// Handles a report of another node's interval about pages that are homed here.
     pub(crate) fn hear_touched(
         &self,
         core: &mut Core,
@@ -140,11 +140,11 @@ impl Runtime {
         interval_end: Option<CodeSite>,
         pages: Vec<TouchedPage>,
     ) {
-        self.hold_against(core, Interval { node, seq, timestamp, epoch }, interval_end, pages);
+        self.look_for_races(core, Interval { node, seq, timestamp, epoch }, interval_end, pages);
     }
 
-    /// The home's side: holds what an interval has done to pages against what others have.
-    fn hold_against(
+    /// At the home: compares an interval's accesses to pages with those of others.
+    fn look_for_races(
         &self,
         core: &mut Core,
         interval: Interval,
@@ -188,8 +188,9 @@ impl Runtime {
         }
     }
 
-    /// The node has left the job: asks the homes that were told of something to say when they have held it against the rest. Until
-    /// [`all_touched_is_heard`](Self::all_touched_is_heard), something may be under way that a race shows by.
+    /// Asks the homes that received reports to confirm when they have compared them all. Called when the node
+    /// has left the job. Until [`all_touched_is_heard`](Self::all_touched_is_heard), reports that show a race
+    /// may be in transit.
     pub(crate) fn ask_who_has_heard(&self, core: &mut Core) {
         let Some(races) = &mut core.races else { return };
         races.unheard = std::mem::take(&mut races.told);
@@ -198,19 +199,19 @@ impl Runtime {
         }
     }
 
-    /// Whether all homes that were asked have answered.
+    /// Returns true if all homes that were asked have confirmed.
     pub(crate) fn all_touched_is_heard(core: &Core) -> bool {
         core.races.as_ref().is_none_or(|races| races.unheard.is_empty())
     }
 
-    /// A home says that it has heard everything.
+    /// Records the confirmation of a home.
     pub(crate) fn note_heard(core: &mut Core, home: NodeId) {
         if let Some(races) = &mut core.races {
             races.unheard.remove(&home);
         }
     }
 
-    /// Tells the launcher what was looked at here: when nobody has anything to tell any more.
+    /// Sends the launcher the counts of accesses examined here, once no more reports can come.
     pub(crate) fn tell_looked(&self) {
         let looked = self.core().races.as_ref().map(|races| races.log.looked());
         if let (Some(Looked { writes, loads, forgotten }), Some(control)) = (looked, &self.control) {

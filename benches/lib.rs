@@ -1,0 +1,1 @@
+//! The package of the benchmark `pure`: `cd benches && cargo bench`.

@@ -1,0 +1,142 @@
+//! Functions that `libhiroba_pthread.so` needs beside those of `hiroba.h`, for executables that were not
+//! built for Hiroba. No header declares them.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use hiroba_base::NodeId;
+use hiroba_node::Runtime;
+
+use crate::reporting::note;
+
+/// Shares memory at its present address: the writable data of the program and of its libraries. Collective.
+/// Returns 0 or a negative errno value.
+///
+/// # Safety
+/// The bytes are readable and writable data of the program, in whole pages. No other thread may use them
+/// during the call, and they must not contain data of the runtime or of the C library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hiroba_share_in_place(start: usize, bytes: usize) -> c_int {
+    let Some(runtime) = Runtime::get() else { return -libc::EPERM };
+    // SAFETY: the caller keeps the requirements.
+    match unsafe { runtime.share_in_place(start, bytes as u64) } {
+        Ok(()) => 0,
+        Err(error) => {
+            note(&error.to_string());
+            -libc::ENOMEM
+        }
+    }
+}
+
+/// Allocates memory that threads share as they share the program's own data, homed on a node. Collective.
+/// Returns NULL on failure.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_alloc_for_program(bytes: usize, home: c_int) -> *mut c_void {
+    let runtime = crate::reporting::runtime_for("hiroba_alloc_for_program");
+    let home = NodeId(home as u16);
+    runtime.allocate_for_program(bytes as u64, home).map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut)
+}
+
+/// Makes whole pages of shared memory private to this process, filled with zeros, permanently. No thread of
+/// any node has touched them, and no other node may touch them. Returns 0 or a negative errno value.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_make_private(start: usize, bytes: usize) -> c_int {
+    let Some(runtime) = Runtime::get() else { return -libc::EPERM };
+    match runtime.make_private(start, bytes) {
+        Ok(()) => 0,
+        Err(error) => {
+            note(&error.to_string());
+            -libc::ENOMEM
+        }
+    }
+}
+
+/// Allocates a long block at a multiple of `align`, zeroed if `zero` is not 0. Returns NULL if there is no
+/// room.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_long_alloc(align: usize, bytes: usize, zero: c_int) -> *mut c_void {
+    let runtime = crate::reporting::runtime_for("malloc");
+    let Some((address, is_zero)) = runtime.malloc_long(bytes as u64, align as u64) else {
+        return ptr::null_mut();
+    };
+    let block = ptr::with_exposed_provenance_mut::<c_void>(address);
+    if zero != 0 && !is_zero {
+        // SAFETY: the block belongs to this caller and has this length; the stores fault like the program's.
+        unsafe { ptr::write_bytes(block.cast::<u8>(), 0, bytes) };
+    }
+    block
+}
+
+/// Leaves the job, as `hiroba_finalize` does, once all of the program's threads have been stopped.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_leave_halted() {
+    if let Some(runtime) = Runtime::get() {
+        runtime.leave_halted();
+    }
+}
+
+/// Returns 1 once a thread of this process has caused its death; the runtime then determines in that thread
+/// what to report.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_is_dying() -> c_int {
+    c_int::from(hiroba_node::is_dying())
+}
+
+/// Returns the length of a block of the shared heap.
+///
+/// # Safety
+/// `block` is an allocated block of the shared heap.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hiroba_block_bytes(block: usize) -> usize {
+    crate::reporting::runtime_for("malloc_usable_size").block_length("malloc_usable_size", block) as usize
+}
+
+/// Returns the length of the block of this node's heap that begins at `block`, or 0 if none does.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_block_bytes_if_any(block: usize) -> usize {
+    let runtime = crate::reporting::runtime_for("munmap");
+    if runtime.is_own_block(block) { runtime.block_length("munmap", block) as usize } else { 0 }
+}
+
+/// Returns the address of the memory where long blocks of a node lie, and writes its length to `bytes`, if
+/// they have a protocol of their own; otherwise 0.
+///
+/// # Safety
+/// `bytes` is a place for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hiroba_long_memory(node: c_int, bytes: *mut usize) -> usize {
+    let runtime = crate::reporting::runtime_for("hiroba_long_memory");
+    let Some(range) = runtime.long_memory(NodeId(node as u16)) else { return 0 };
+    // SAFETY: the caller's.
+    unsafe { bytes.write(range.len()) };
+    range.start
+}
+
+/// Counts the program's atomic instructions that were replaced.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_note_atomic_sites(sites: usize) {
+    crate::reporting::runtime_for("hiroba_note_atomic_sites").note_atomic_sites(sites as u64);
+}
+
+/// Counts an atomic instruction that was made exclusive in the job.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_count_atomic() {
+    if let Some(runtime) = Runtime::get() {
+        runtime.count_exclusive_atomic();
+    }
+}
+
+/// Counts an exchange of all nodes on behalf of a thread that waits for a plain store.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_count_exchange() {
+    if let Some(runtime) = Runtime::get() {
+        runtime.count_exchange();
+    }
+}
+
+/// Orders fetches of this node with the changes before them from now on: whoever sees a store sees all that
+/// happened before it.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_order_fetches() {
+    crate::reporting::runtime_for("hiroba_order_fetches").order_fetches();
+}

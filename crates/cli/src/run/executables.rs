@@ -1,0 +1,375 @@
+//! Executables that were not built for Hiroba (`--pthread`, and those of OpenMP): examines them, and refuses
+//! those that cannot run so.
+//!
+//! Everything that would give wrong results is refused here, before `main`, with the reason.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use object::Endianness;
+use object::elf::{DT_NEEDED, ELFCLASS64, ELFMAG, EM_X86_64, FileHeader64, PT_DYNAMIC, PT_INTERP, PT_TLS};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, Sym};
+use object::read::{ReadCache, ReadRef};
+
+use super::resolve;
+use super::tls_filler::{self, ThreadLocals};
+use crate::compiler;
+use crate::failure::{Failure, system_words};
+use crate::run::options::RunOptions;
+
+/// Tells nodes, and the agents that start them, that the program is such an executable.
+pub const PTHREAD_VARIABLE: &str = "HIROBA_PTHREAD";
+/// Tells a node how many processors it has for the program.
+const THREADS_VARIABLE: &str = "HIROBA_THREADS_PER_NODE";
+
+/// Tells nodes, and the agents that start them, that it is one of OpenMP.
+const OPENMP_VARIABLE: &str = "HIROBA_OPENMP";
+/// Tells the OpenMP library that the program has tasks.
+const TASKS_VARIABLE: &str = "HIROBA_OPENMP_TASKS";
+
+/// Returns the options of a job whose program was not built for Hiroba as its nodes need them, if the program
+/// can run so.
+pub fn prepare(options: &RunOptions) -> Result<Option<RunOptions>, Failure> {
+    if !options.pthread {
+        return Ok(None);
+    }
+    let path = resolve::resolve(&options.program)?;
+    let name = options.program.to_string_lossy();
+    let what = if options.openmp { "the OpenMP program" } else { "--pthread cannot run" };
+    let refuse = |why: &str| match options.openmp {
+        true => Failure::new(format!("{what} {name} cannot be run on several nodes: {why}")),
+        false => Failure::new(format!("{what} {name}: {why}")),
+    };
+    let executable = Executable::read(&path).map_err(|why| refuse(&why))?;
+    if let Some(why) = executable.why_not() {
+        return Err(refuse(&why));
+    }
+    let mut options = options.clone();
+    let mut own = vec![
+        (PTHREAD_VARIABLE, "1".to_owned()),
+        (THREADS_VARIABLE, options.threads_per_node.to_string()),
+        // Symbols that the loader resolved later would be written into the data of one node.
+        ("LD_BIND_NOW", "1".to_owned()),
+    ];
+    if options.openmp {
+        let provided = openmp::provided();
+        if provided.is_empty() {
+            let library = compiler::OPENMP_LIBRARY;
+            return Err(refuse(&format!(
+                "expected {library} beside libhiroba.so, found none; build or install Hiroba anew"
+            )));
+        }
+        let missing = executable.missing(&provided);
+        if !missing.is_empty() {
+            return Err(refuse(&openmp::sentence_of_missing(&missing)));
+        }
+        openmp::check_threads(&options)?;
+        own.push((OPENMP_VARIABLE, "1".to_owned()));
+        own.push((TASKS_VARIABLE, u8::from(executable.imports_any("GOMP_task")).to_string()));
+    }
+    let own = own.into_iter().map(|(variable, value)| (OsString::from(variable), OsString::from(value)));
+    options.variables.extend(own);
+    Ok(Some(options))
+}
+
+/// The libraries that nodes load before all others, by what their environment says.
+pub fn preloaded(is_set: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    let libraries =
+        [(OPENMP_VARIABLE, compiler::OPENMP_LIBRARY), (PTHREAD_VARIABLE, compiler::PTHREAD_LIBRARY)];
+    libraries.into_iter().filter(|(variable, _)| is_set(variable)).map(|(_, library)| library).collect()
+}
+
+/// Whether the program was built for OpenMP's library, GNU's or LLVM's, and knows nothing of Hiroba.
+pub fn is_openmp(program: &OsStr) -> bool {
+    let read = |path: std::path::PathBuf| Executable::read(&path).ok();
+    resolve::resolve(program).ok().and_then(read).is_some_and(|it| it.is_openmp())
+}
+
+/// Returns true if the program creates threads and does not use Hiroba, so that `--pthread` might be meant.
+pub fn has_own_threads(program: &OsStr) -> bool {
+    let read = |path: std::path::PathBuf| Executable::read(&path).ok();
+    let executable = resolve::resolve(program).ok().and_then(read);
+    executable.is_some_and(|it| it.imports("pthread_create") && !it.imports_any("hiroba_"))
+}
+
+/// Returns what an executable says about its thread-local variables; the default if it cannot be read.
+pub fn thread_locals(path: &Path) -> ThreadLocals {
+    Executable::read(path).map(|executable| executable.thread_locals).unwrap_or_default()
+}
+
+/// What is known of an executable before it runs.
+#[derive(Debug, Default)]
+struct Executable {
+    is_x86_64: bool,
+    interpreter: Option<String>,
+    is_dynamic: bool,
+    has_more_rights: bool,
+    is_go: bool,
+    thread_locals: ThreadLocals,
+    libraries: Vec<String>,
+    imported: Vec<String>,
+    exported: Vec<String>,
+    /// OpenMP's library is linked into it.
+    contains_openmp: bool,
+}
+
+/// The loader of the C library that the library for such executables replaces parts of.
+const LOADER: &str = "ld-linux-x86-64.so.2";
+
+impl Executable {
+    /// Reads a file. The error is a sentence that says why it is no 64-bit executable.
+    fn read(path: &Path) -> Result<Executable, String> {
+        let words = |error: std::io::Error| system_words(&error);
+        let file = File::open(path).map_err(words)?;
+        let metadata = file.metadata().map_err(words)?;
+        let data = &ReadCache::new(file);
+        let magic = data.read_bytes_at(0, 5).unwrap_or_default();
+        if magic.get(..4) != Some(&ELFMAG[..]) {
+            return Err(
+                "expected an executable, got a script or another kind of file; name the program that it starts"
+                    .to_owned(),
+            );
+        }
+        if magic[4] != ELFCLASS64.0 {
+            return Err("expected a program of 64 bits, got one of 32".to_owned());
+        }
+        let mut executable = Executable {
+            has_more_rights: metadata.permissions().mode() & 0o6000 != 0 && metadata.uid() != own_user(),
+            ..Executable::default()
+        };
+        executable.parse(data).ok_or("expected an executable, got a file with invalid headers")?;
+        Ok(executable)
+    }
+
+    fn parse<'data, R: ReadRef<'data>>(&mut self, data: R) -> Option<()> {
+        let header = FileHeader64::<Endianness>::parse(data).ok()?;
+        let endian = header.endian().ok()?;
+        self.is_x86_64 = header.e_machine(endian) == EM_X86_64;
+        for segment in header.program_headers(endian, data).ok()? {
+            self.is_dynamic |= segment.p_type(endian) == PT_DYNAMIC;
+            if segment.p_type(endian) == PT_TLS {
+                self.thread_locals = ThreadLocals {
+                    address: segment.p_vaddr(endian),
+                    bytes: segment.p_memsz(endian),
+                    alignment: segment.p_align(endian),
+                };
+            }
+            if segment.p_type(endian) == PT_INTERP {
+                let name = segment.data(endian, data).ok()?;
+                let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+                self.interpreter = Some(String::from_utf8_lossy(name).into_owned());
+            }
+        }
+        let sections = header.sections(endian, data).ok()?;
+        self.is_go = sections.iter().any(|section| {
+            sections
+                .section_name(endian, section)
+                .is_ok_and(|name| name == b".go.buildinfo" || name == b".gopclntab")
+        });
+        if let Some((entries, strings)) = sections.dynamic(endian, data).ok()? {
+            let strings = sections.strings(endian, data, strings).ok()?;
+            for entry in entries.iter().filter(|entry| entry.tag(endian) == DT_NEEDED) {
+                let name = entry.string(endian, strings).ok()?;
+                self.libraries.push(String::from_utf8_lossy(name).into_owned());
+            }
+        }
+        let own = sections.symbols(endian, data, object::elf::SHT_SYMTAB).ok()?;
+        self.contains_openmp = own.iter().any(|symbol| {
+            !symbol.is_undefined(endian)
+                && symbol
+                    .name(endian, own.strings())
+                    .is_ok_and(|name| name == b"GOMP_parallel" || name == b"__kmpc_fork_call")
+        });
+        let symbols = sections.symbols(endian, data, object::elf::SHT_DYNSYM).ok()?;
+        for symbol in symbols.iter() {
+            let name = symbol.name(endian, symbols.strings()).ok()?;
+            let list = if symbol.is_undefined(endian) { &mut self.imported } else { &mut self.exported };
+            list.push(String::from_utf8_lossy(name).into_owned());
+        }
+        Some(())
+    }
+
+    fn imports(&self, name: &str) -> bool {
+        self.imported.iter().any(|imported| imported == name)
+    }
+
+    fn imports_any(&self, prefix: &str) -> bool {
+        self.imported.iter().any(|imported| imported.starts_with(prefix))
+    }
+
+    fn is_openmp(&self) -> bool {
+        let calls = ["GOMP_", "__kmpc_"].iter().any(|prefix| self.imports_any(prefix));
+        let needs = self.needs("libgomp.so") && self.imports_any("omp_");
+        (calls || needs || self.contains_openmp) && !self.imports_any("hiroba_")
+    }
+
+    /// Functions of OpenMP's that it wants and that are not provided.
+    fn missing(&self, provided: &[String]) -> Vec<&str> {
+        let is_of_openmp = |name: &&String| openmp::PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        let wanted = self.imported.iter().filter(is_of_openmp);
+        wanted.filter(|name| !provided.contains(name)).map(String::as_str).collect()
+    }
+
+    fn needs(&self, prefix: &str) -> bool {
+        self.libraries.iter().any(|library| library.starts_with(prefix))
+    }
+
+    /// Returns the reason why the threads of this executable cannot run on several nodes.
+    fn why_not(&self) -> Option<String> {
+        let sanitizers = ["__asan_init", "__tsan_init", "__msan_init", "__hwasan_init", "__lsan_init"];
+        let allocators = ["libjemalloc", "libtcmalloc", "libmimalloc"];
+        let loader = self.interpreter.as_deref().map(|path| path.rsplit('/').next().unwrap_or(path));
+        let why = if !self.is_x86_64 {
+            "expected a program for x86-64, got one for another processor"
+        } else if self.is_go {
+            "it is a Go program, whose own scheduler creates threads without pthreads"
+        } else if self.interpreter.is_none() && self.is_dynamic {
+            "it is linked statically (static-pie), so the runtime cannot be loaded before its C library; link it without -static-pie"
+        } else if self.interpreter.is_none() {
+            "it is linked statically, so the runtime cannot be loaded before its C library; link it without -static"
+        } else if loader != Some(LOADER) {
+            let loader = self.interpreter.as_deref().unwrap_or_default();
+            return Some(format!(
+                "expected a program of the GNU C library ({LOADER}), got one that {loader} loads"
+            ));
+        } else if self.has_more_rights {
+            "it is set-user-ID or set-group-ID, and the loader would not load the runtime"
+        } else if self.imports_any("hiroba_") {
+            "it is built for Hiroba and joins the job itself; leave --pthread out"
+        } else if self.imports_any("__kmpc_") || self.needs("libomp.so") || self.needs("libiomp5.so") {
+            "it was built for LLVM's OpenMP library, which is not stood in for yet; build it with gcc"
+        } else if self.contains_openmp {
+            "OpenMP's library is linked into it statically, so that nothing can stand in for it; link it dynamically"
+        } else if let Some(sanitizer) = sanitizers.into_iter().find(|name| self.imports(name)) {
+            return Some(format!(
+                "it is built with a sanitizer ({sanitizer}), whose shadow memory belongs to one process"
+            ));
+        } else if let Some(allocator) = allocators.into_iter().find(|name| self.needs(name)) {
+            return Some(format!(
+                "it has an allocator of its own ({allocator}), whose memory belongs to one process"
+            ));
+        } else if self.imports_any("io_uring_") {
+            "it uses io_uring, through which the kernel writes to memory unnoticed"
+        } else if self.thread_locals.alignment > tls_filler::PAGE_BYTES {
+            "it aligns thread-local variables to more than a page"
+        } else {
+            return None;
+        };
+        Some(why.to_owned())
+    }
+}
+
+/// What is provided of OpenMP's library.
+mod openmp {
+    use super::{Executable, Failure, RunOptions, compiler};
+
+    /// How names of OpenMP's and OpenACC's functions begin.
+    pub(super) const PREFIXES: [&str; 4] = ["GOMP_", "GOACC_", "omp_", "acc_"];
+
+    /// The functions of the library that stands in for GNU's.
+    pub(super) fn provided() -> Vec<String> {
+        let path = compiler::library_file().map(|library| library.with_file_name(compiler::OPENMP_LIBRARY));
+        let library = path.and_then(|path| Executable::read(&path).ok());
+        library.map_or_else(Vec::new, |library| library.exported)
+    }
+
+    /// Refuses a number of threads that the job does not have; which it has is known here on one machine
+    /// only.
+    pub(super) fn check_threads(options: &RunOptions) -> Result<(), Failure> {
+        const VARIABLE: &str = "OMP_NUM_THREADS";
+        let given = options.variables.iter().rev().find(|(name, _)| name == VARIABLE);
+        let text = given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(VARIABLE));
+        let text = text.unwrap_or_default().to_string_lossy().into_owned();
+        let (nodes, threads) = (options.nodes, options.threads_per_node);
+        let places = u32::from(nodes) * u32::from(threads);
+        let asked = text.split(',').next().and_then(|first| first.trim().parse::<u32>().ok());
+        match asked {
+            Some(asked) if asked > places && options.hosts.is_none() => Err(Failure::new(format!(
+                "OMP_NUM_THREADS: expected at most {places} threads, which are {nodes} nodes with {threads} each, got \
+                 {asked}; use more nodes (-n) or threads (-t)"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Says which functions are not provided, the first of them by name.
+    pub(super) fn sentence_of_missing(missing: &[&str]) -> String {
+        const SHOWN: usize = 5;
+        let names = missing[..missing.len().min(SHOWN)].join(", ");
+        let more = match missing.len().saturating_sub(SHOWN) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!("it calls {names}{more}, which is not provided")
+    }
+}
+
+/// Returns the user who runs this command.
+fn own_user() -> u32 {
+    rustix::process::getuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fit() -> Executable {
+        Executable {
+            is_x86_64: true,
+            is_dynamic: true,
+            interpreter: Some("/lib64/ld-linux-x86-64.so.2".to_owned()),
+            libraries: vec!["libc.so.6".to_owned()],
+            imported: vec!["pthread_create".to_owned()],
+            ..Executable::default()
+        }
+    }
+
+    fn with_import(name: &str) -> Executable {
+        Executable { imported: vec![name.to_owned()], ..fit() }
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_refused_with_the_reason() {
+        assert_eq!(fit().why_not(), None);
+        let cases = [
+            (Executable { interpreter: None, is_dynamic: false, ..fit() }, "linked statically, so"),
+            (Executable { interpreter: None, ..fit() }, "static-pie"),
+            (Executable { interpreter: Some("/lib/ld-musl-x86_64.so.1".to_owned()), ..fit() }, "ld-musl"),
+            (Executable { is_x86_64: false, ..fit() }, "another processor"),
+            (Executable { has_more_rights: true, ..fit() }, "set-user-ID"),
+            (Executable { is_go: true, ..fit() }, "Go"),
+            (with_import("hiroba_init"), "leave --pthread out"),
+            (with_import("__kmpc_fork_call"), "LLVM"),
+            (Executable { contains_openmp: true, ..fit() }, "linked into it"),
+            (with_import("__asan_init"), "sanitizer"),
+            (with_import("io_uring_queue_init"), "io_uring"),
+            (Executable { libraries: vec!["libjemalloc.so.2".to_owned()], ..fit() }, "libjemalloc"),
+            (
+                Executable {
+                    thread_locals: ThreadLocals { alignment: 8192, ..ThreadLocals::default() },
+                    ..fit()
+                },
+                "more than a page",
+            ),
+        ];
+        for (executable, word) in cases {
+            let why = executable.why_not().unwrap_or_default();
+            assert!(why.contains(word), "expected a sentence with '{word}', got '{why}'");
+        }
+    }
+
+    #[test]
+    fn files_that_are_no_executables_are_told() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "#!/bin/sh\n").unwrap();
+        assert!(Executable::read(file.path()).unwrap_err().contains("script"));
+        std::fs::write(file.path(), b"\x7fELF\x01").unwrap();
+        assert!(Executable::read(file.path()).unwrap_err().contains("32"));
+        std::fs::write(file.path(), b"\x7fELF\x02\x01\x01").unwrap();
+        assert!(Executable::read(file.path()).unwrap_err().contains("headers"));
+        let own = Executable::read(&std::env::current_exe().unwrap()).unwrap();
+        assert!(own.is_x86_64 == cfg!(target_arch = "x86_64") && own.interpreter.is_some());
+    }
+}

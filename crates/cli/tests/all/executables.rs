@@ -1,0 +1,307 @@
+//! Executables that were not built for Hiroba (`hiroba run --pthread`): the programs of `apps/pthread` and
+//! `tests/programs/executable.c`, built by the stock compilers, print on 1, 2 and 4 nodes what they print
+//! natively, and end as they end natively.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use crate::support::{Called, call, finish, hiroba, script, start};
+
+/// A program in a directory that is removed with it.
+struct Program {
+    _directory: tempfile::TempDir,
+    path: PathBuf,
+}
+
+fn build(compiler: &str, source: &str, options: &[&str]) -> Program {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("program");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(source);
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&path).arg(&source).args(options);
+    let called = finish(start(&mut command));
+    assert_eq!(called.status, 0, "{called:?}");
+    Program { _directory: directory, path }
+}
+
+/// Returns true if this user may get faults inside system calls reported. Otherwise `--pthread` refuses to
+/// start.
+pub fn may_run() -> bool {
+    static MAY_RUN: OnceLock<bool> = OnceLock::new();
+    *MAY_RUN.get_or_init(|| {
+        let called = test_program().on("2", &[], &["memory"]);
+        let may = !called.stderr.contains("expected permission to open a userfaultfd");
+        if !may {
+            eprintln!("executables are not run: {}", called.stderr);
+        }
+        may
+    })
+}
+
+fn test_program() -> Program {
+    build("cc", "tests/programs/executable.c", &["-pthread"])
+}
+
+impl Program {
+    fn natively(&self, given: &[&str]) -> Called {
+        finish(start(Command::new(&self.path).args(given).stdin(Stdio::null())))
+    }
+
+    fn on(&self, nodes: &str, options: &[&str], given: &[&str]) -> Called {
+        let mut command = hiroba(&["run", "--pthread", "-n", nodes]);
+        finish(start(command.args(options).arg("--").arg(&self.path).args(given)))
+    }
+
+    /// Asserts that the program prints and returns the same on nodes as natively.
+    #[track_caller]
+    fn is_as_natively(&self, given: &[&str]) {
+        if !may_run() {
+            return;
+        }
+        let native = self.natively(given);
+        assert!(!native.stdout.is_empty(), "{native:?}");
+        for (nodes, fabric) in [("1", "udp"), ("2", "udp"), ("2", "tcp"), ("2", "shm"), ("4", "udp")] {
+            let called = self.on(nodes, &["--fabric", fabric], given);
+            assert_eq!(called.status, native.status, "{given:?}, {nodes} nodes over {fabric}: {called:?}");
+            assert_eq!(called.stdout, native.stdout, "{given:?}, {nodes} nodes over {fabric}: {called:?}");
+        }
+    }
+}
+
+#[test]
+fn a_matrix_product_is_as_natively() {
+    build("cc", "apps/pthread/matmul.c", &["-pthread"]).is_as_natively(&["-n", "192", "-t", "4"]);
+}
+
+#[test]
+fn producers_and_consumers_are_as_natively() {
+    build("cc", "apps/pthread/pipeline.c", &["-pthread"]).is_as_natively(&["400", "2"]);
+}
+
+#[test]
+fn a_merge_sort_is_as_natively() {
+    build("cc", "apps/pthread/sort.c", &["-pthread"]).is_as_natively(&["100000"]);
+}
+
+#[test]
+fn threads_and_exceptions_of_cxx_are_as_natively() {
+    build("c++", "apps/pthread/workers.cpp", &["-std=c++17", "-pthread"]).is_as_natively(&[]);
+}
+
+#[test]
+fn all_writable_memory_is_shared() {
+    test_program().is_as_natively(&["memory"]);
+}
+
+#[test]
+fn thread_local_variables_of_the_executable_are_shared() {
+    build("cc", "tests/programs/executable_tls.c", &["-pthread"]).is_as_natively(&[]);
+}
+
+#[test]
+fn files_streams_and_processes_are_the_jobs() {
+    build("cc", "tests/programs/executable_files.c", &["-pthread"]).is_as_natively(&[]);
+    build("c++", "tests/programs/executable_streams.cpp", &["-pthread"]).is_as_natively(&[]);
+    // As distributions build: with checks of lengths.
+    let checked = ["-pthread", "-D_FORTIFY_SOURCE=2"];
+    build("cc", "tests/programs/executable_files.c", &checked).is_as_natively(&[]);
+}
+
+#[test]
+fn threads_are_cancelled_and_signalled_between_nodes() {
+    build("cc", "tests/programs/executable_cancel.c", &["-pthread"]).is_as_natively(&[]);
+}
+
+/// A stack that grows too long meets a guard, and does not run into another thread's memory.
+#[test]
+fn a_stack_that_overflows_ends_the_program() {
+    if !may_run() {
+        return;
+    }
+    let program = test_program();
+    for nodes in ["1", "2"] {
+        let called = program.on(nodes, &[], &["overflow"]);
+        assert_eq!(called.status, 128 + libc::SIGSEGV, "{called:?}");
+        assert!(called.stderr.contains(" by deep in "), "{called:?}");
+    }
+}
+
+/// The windows of threads consist of small pages, whatever the job's are.
+#[test]
+fn long_pages_and_many_threads_one_after_another() {
+    if !may_run() {
+        return;
+    }
+    let program = build("cc", "tests/programs/executable_tls.c", &["-pthread"]);
+    let called = program.on("2", &["--page-size", "65536"], &["200"]);
+    assert_eq!(called.stdout, program.natively(&["200"]).stdout, "{called:?}");
+}
+
+#[test]
+fn objects_of_pthreads_work_between_nodes() {
+    let program = test_program();
+    program.is_as_natively(&["objects"]);
+    program.is_as_natively(&["timed"]);
+}
+
+#[test]
+fn atomics_and_flags_work_between_nodes() {
+    test_program().is_as_natively(&["atomics"]);
+}
+
+#[track_caller]
+fn checksum(called: &Called) -> String {
+    assert_eq!(called.status, 0, "{called:?}");
+    let (_, sum) = called.stdout.split_once(" checksum ").expect("a line with the checksum");
+    sum.to_owned()
+}
+
+#[test]
+fn a_plain_program_runs_without_a_change() {
+    if !may_run() {
+        return;
+    }
+    let program = build("cc", "apps/plain/tasks.c", &["-std=gnu11", "-DTHREADS", "-pthread", "-lm"]);
+    let native = checksum(&program.natively(&[]));
+    for protocol in ["sc", "hlrc", "adaptive"] {
+        assert_eq!(checksum(&program.on("2", &["--protocol", protocol], &[])), native, "{protocol}");
+    }
+}
+
+/// Threads synchronise by an atomic counter in the program's own data, and pass long blocks to each other.
+#[test]
+fn flags_order_long_blocks_under_lazy_protocols() {
+    if !may_run() {
+        return;
+    }
+    let program = build("cc", "apps/plain/radix.c", &["-std=gnu11", "-DTHREADS", "-pthread", "-lm"]);
+    let given = ["--threads", "2", "-n", "120000"];
+    let native = checksum(&program.natively(&given));
+    for protocol in ["hlrc", "adaptive"] {
+        for fabric in ["udp", "shm"] {
+            let called = program.on("2", &["--protocol", protocol, "--fabric", fabric], &given);
+            assert_eq!(checksum(&called), native, "{protocol} over {fabric}");
+        }
+    }
+}
+
+/// Atomic variables and flags in long blocks, which are under release consistency.
+#[test]
+fn atomics_and_flags_work_in_long_blocks_under_release_consistency() {
+    if !may_run() {
+        return;
+    }
+    let options = ["-std=c++17", "-pthread"];
+    let program = build("c++", "tests/programs/executable_atomics.cpp", &options);
+    let expected = program.natively(&[]).stdout;
+    assert!(expected.lines().count() > 10 && !expected.contains("WRONG"), "{expected}");
+    for (nodes, fabric) in
+        [("1", "udp"), ("2", "udp"), ("2", "tcp"), ("2", "shm"), ("4", "udp"), ("4", "shm")]
+    {
+        let called = program.on(nodes, &["--protocol", "hlrc", "--fabric", fabric], &[]);
+        assert_eq!(called.stdout, expected, "{nodes} nodes over {fabric}: {called:?}");
+    }
+    let called = program.on("2", &["--protocol", "sc"], &["counters"]);
+    assert_eq!(called.stdout, "counters ok\n", "{called:?}");
+}
+
+/// The sites and what became of them are counted. Without other nodes nothing is replaced.
+#[test]
+fn atomic_instructions_are_counted() {
+    if !may_run() {
+        return;
+    }
+    let program = build("c++", "tests/programs/executable_atomics.cpp", &["-std=c++17", "-pthread"]);
+    let counted = |nodes: &str, name: &str| {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let stats = format!("--stats=json:{}", file.path().display());
+        let called = program.on(nodes, &["--protocol", "hlrc", &stats], &["spin"]);
+        assert_eq!(called.stdout, "spin lock ok\n", "{called:?}");
+        let text = std::fs::read_to_string(file.path()).expect("the account");
+        let account: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        account["per_node"][0][name].as_u64().expect("a count")
+    };
+    assert!(counted("2", "atomic_sites") > 20 && counted("2", "exclusive_atomics") >= 20);
+    assert_eq!(counted("1", "atomic_sites"), 0);
+}
+
+#[test]
+fn a_process_ends_once_with_its_status() {
+    if !may_run() {
+        return;
+    }
+    let program = test_program();
+    // Not held against a native run: there two calls of `exit` at once may print twice, or nothing.
+    for (end, status, stdout) in [
+        ("exit", 5, "the end\n"),
+        ("return", 4, "the end\n"),
+        ("main-exits", 0, "later\nthe end\n"),
+        ("at-once", 6, ""),
+        ("threads-at-once", 6, ""),
+    ] {
+        let called = program.on("2", &[], &[end]);
+        assert_eq!((called.status, called.stdout.as_str()), (status, stdout), "{end}: {}", called.stderr);
+    }
+    // The launcher reports signals by the shell's numbers.
+    for (end, status, phrase) in [("abort", 134, "SIGABRT"), ("signal", 143, "SIGTERM")] {
+        let called = program.on("2", &[], &[end]);
+        assert_eq!(called.status, status, "{end}: {called:?}");
+        assert!(called.stderr.contains(phrase), "{end}: {called:?}");
+    }
+}
+
+#[test]
+fn a_crash_tells_node_and_function() {
+    if !may_run() {
+        return;
+    }
+    let called = test_program().on("2", &[], &["crash"]);
+    assert_eq!(called.status, 139, "{called:?}");
+    assert!(called.stderr.contains("SIGSEGV") && called.stderr.contains("crash"), "{called:?}");
+}
+
+#[test]
+fn other_processes_can_be_started_but_not_forked() {
+    if !may_run() {
+        return;
+    }
+    let called = test_program().on("2", &[], &["processes"]);
+    assert_eq!(called.status, 0, "{called:?}");
+    let expected = "fork: -1, Function not implemented\nsystem: 3\npopen: from a shell\nthe end\n";
+    assert_eq!(called.stdout, expected, "{called:?}");
+    assert!(called.stderr.contains("fork"), "{called:?}");
+}
+
+#[test]
+fn processors_are_those_of_the_job() {
+    if !may_run() {
+        return;
+    }
+    let program = test_program();
+    assert_eq!(program.on("3", &["-t", "2"], &["processors"]).stdout, "6\nthe end\n");
+    assert_eq!(program.on("1", &[], &["processors"]).stdout, "1\nthe end\n");
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_before_it_starts() {
+    let refusal = |program: &Program, phrase: &str| program.on("2", &[], &[]).says(125, phrase);
+    refusal(&build("cc", "apps/pthread/sort.c", &["-pthread", "-static"]), "linked statically");
+    refusal(&build("cc", "apps/pthread/sort.c", &["-pthread", "-static-pie"]), "static-pie");
+    refusal(&build("cc", "apps/pthread/sort.c", &["-pthread", "-fsanitize=address"]), "sanitizer");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let script = script(directory.path(), "script", "exit 0");
+    call(&["run", "--pthread", "-n", "2", &script]).says(125, "expected an executable");
+    let program = test_program();
+    program.on("2", &["--protocol", "lrc"], &["memory"]).says(125, "sc, hlrc or adaptive");
+}
+
+#[test]
+fn without_the_option_it_is_named() {
+    let program = test_program();
+    let called = finish(start(hiroba(&["run", "-n", "2"]).arg(&program.path).arg("memory")));
+    assert_eq!(called.status, 0, "{called:?}");
+    assert!(called.stderr.contains("--pthread"), "{called:?}");
+}

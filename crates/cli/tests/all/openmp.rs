@@ -1,0 +1,204 @@
+//! Executables of GNU's OpenMP: the programs of `apps/openmp` and `tests/programs/openmp.c`, built by the
+//! stock compilers, print on 1, 2 and 4 nodes what they print natively with as many threads.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::executables::may_run;
+use crate::support::{Called, finish, hiroba, start};
+
+/// A program in a directory that goes with it.
+struct Program {
+    _directory: tempfile::TempDir,
+    path: PathBuf,
+}
+
+/// Where jobs run: their options, and how many threads they have.
+const JOBS: [(&str, u32); 6] = [
+    ("-n 1", 1),
+    ("-n 1 -t 2", 2),
+    ("-n 2", 2),
+    ("-n 2 --fabric shm", 2),
+    ("-n 2 -t 2 --fabric tcp", 4),
+    ("-n 4", 4),
+];
+
+fn is_there(compiler: &str) -> bool {
+    let called = Command::new(compiler).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let there = called.is_ok_and(|status| status.success());
+    if !there {
+        eprintln!("there is no {compiler} here: what it builds is not run");
+    }
+    there
+}
+
+fn build(compiler: &str, source: &str, options: &[&str]) -> Program {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("program");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(source);
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-Wall", "-fopenmp", "-o"]).arg(&path).arg(&source).args(options);
+    let called = finish(start(command.current_dir(directory.path())));
+    assert_eq!(called.status, 0, "{called:?}");
+    Program { _directory: directory, path }
+}
+
+impl Program {
+    fn natively(&self, threads: u32, given: &[&str]) -> Called {
+        let mut command = Command::new(&self.path);
+        finish(start(command.args(given).env("OMP_NUM_THREADS", threads.to_string()).stdin(Stdio::null())))
+    }
+
+    fn on(&self, options: &str, given: &[&str]) -> Called {
+        let mut command = hiroba(&["run"]);
+        command.args(options.split(' ')).arg("--").arg(&self.path).args(given);
+        finish(start(command.env_remove("OMP_NUM_THREADS")))
+    }
+
+    /// Asserts that the program prints and returns in jobs what it does natively.
+    #[track_caller]
+    fn is_as_natively(&self, given: &[&str]) {
+        if !may_run() {
+            return;
+        }
+        for (options, threads) in JOBS {
+            let (native, called) = (self.natively(threads, given), self.on(options, given));
+            assert!(!native.stdout.is_empty(), "{native:?}");
+            let same = (called.status, &called.stdout) == (native.status, &native.stdout);
+            assert!(same, "{given:?}, {options}: {called:?}, natively {native:?}");
+        }
+    }
+}
+
+fn constructs() -> Program {
+    build("cc", "tests/programs/openmp.c", &["-Wextra", "-Werror", "-lm"])
+}
+
+#[test]
+fn work_is_shared_as_natively() {
+    let program = constructs();
+    for part in ["regions", "loops", "ordered", "sharing"] {
+        program.is_as_natively(&[part]);
+    }
+}
+
+#[test]
+fn tasks_are_run_as_natively() {
+    let program = constructs();
+    program.is_as_natively(&["tasks"]);
+    build("cc", "apps/openmp/tasks.c", &["-Wextra", "-Werror"]).is_as_natively(&["20000", "7"]);
+}
+
+#[test]
+fn a_thread_ends_the_program_while_others_wait() {
+    constructs().is_as_natively(&["leaving"]);
+}
+
+#[test]
+fn code_for_devices_runs_on_the_host() {
+    constructs().is_as_natively(&["devices"]);
+}
+
+#[test]
+fn work_is_cancelled_when_that_is_wanted() {
+    if !may_run() {
+        return;
+    }
+    let program = constructs();
+    for (options, _) in JOBS {
+        let called = program.on(&format!("{options} -x OMP_CANCELLATION=true"), &["cancelled"]);
+        assert_eq!((called.status, called.stdout.as_str()), (0, "cancelled\n"), "{options}: {called:?}");
+    }
+}
+
+#[test]
+fn thread_private_variables_can_be_reached_from_every_node() {
+    constructs().is_as_natively(&["threadprivate"]);
+}
+
+#[test]
+fn settings_reach_all_threads() {
+    constructs().is_as_natively(&["settings"]);
+}
+
+#[test]
+fn other_protocols_keep_long_blocks() {
+    if !may_run() {
+        return;
+    }
+    let program = constructs();
+    let parts = ["regions", "loops", "ordered", "sharing", "threadprivate"];
+    let native = program.natively(2, &parts);
+    for protocol in ["hlrc", "adaptive"] {
+        let called = program.on(&format!("-n 2 --protocol {protocol}"), &parts);
+        assert_eq!((called.status, &called.stdout), (0, &native.stdout), "{protocol}: {called:?}");
+    }
+    let program = build("cc", "apps/openmp/is.c", &["-Wextra", "-Werror"]);
+    let called = program.on("-n 2 --protocol hlrc", &["17"]);
+    assert_eq!(called.stdout, program.natively(2, &["17"]).stdout, "{called:?}");
+}
+
+#[test]
+fn example_programs_are_as_natively() {
+    for (source, given) in [("ep", "17"), ("cg", "3000"), ("is", "11")] {
+        let source = format!("apps/openmp/{source}.c");
+        build("cc", &source, &["-Wextra", "-Werror", "-lm"]).is_as_natively(&[given]);
+    }
+}
+
+#[test]
+fn a_cxx_program_is_as_natively() {
+    build("c++", "tests/programs/openmp.cpp", &["-std=c++17", "-Wextra", "-Werror"]).is_as_natively(&[]);
+}
+
+#[test]
+fn a_fortran_program_is_as_natively() {
+    if is_there("gfortran") {
+        build("gfortran", "apps/openmp/heat.f90", &[]).is_as_natively(&[]);
+    }
+}
+
+/// A number of threads from the environment, fewer than there are places, also on some of the nodes only.
+#[test]
+fn the_environment_is_honoured() {
+    if !may_run() {
+        return;
+    }
+    let program = constructs();
+    for threads in ["1", "2", "3"] {
+        let options = format!("-n 2 -t 2 -x OMP_NUM_THREADS={threads} -x OMP_SCHEDULE=dynamic,3");
+        let called = program.on(&options, &["regions", "loops", "sharing"]);
+        assert_eq!(called.status, 0, "{threads}: {called:?}");
+    }
+    let shown = program.on("-n 2 -x OMP_DISPLAY_ENV=true -x OMP_PROC_BIND=close", &["regions"]);
+    assert_eq!(shown.stderr.matches("OMP_NUM_THREADS = '2'").count(), 1, "{shown:?}");
+    program.on("-n 2 -x OMP_NUM_THREADS=3", &["regions"]).says(125, "expected at most 2 threads");
+    let refused = program.on("-n 2 -x OMP_SCHEDULE=profiled,4", &["regions"]);
+    assert!(refused.status == 125 && refused.stderr.contains("OMP_SCHEDULE: expected static"), "{refused:?}");
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_before_it_starts() {
+    build("cc", "apps/openmp/ep.c", &["-static", "-lm"]).on("-n 2", &[]).says(125, "linked statically");
+    let program = constructs();
+    program.on("-n 2 --protocol lrc", &["regions"]).says(125, "sc, hlrc or adaptive");
+    for (function, phrase) in [("GOMP_of_next_year", "GOMP_of_next_year"), ("__kmpc_fork_call", "LLVM's")] {
+        calls(function).on("-n 2", &[]).says(125, phrase);
+    }
+}
+
+/// A program that calls a function of a library of its own.
+fn calls(function: &str) -> Program {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let of = |name: &str, text: String| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).expect("a writable directory");
+        path.to_str().expect("a path of letters").to_owned()
+    };
+    let library = of("library.c", format!("int {function}(void) {{ return 0; }}"));
+    let built = build("cc", &library, &["-shared", "-fPIC"]);
+    let caller = format!("int {function}(void); int main(void) {{ return {function}(); }}");
+    build("cc", &of("caller.c", caller), &[built.path.to_str().expect("a path of letters")])
+}

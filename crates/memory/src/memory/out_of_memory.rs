@@ -1,0 +1,372 @@
+//! Pages that are *out*: their content is in the swap file, and they have no frame.
+//!
+//! Every access to a page's content first calls [`SharedMemory::bring_in`]. A page that has a frame is never
+//! out, so code that has found a frame need not call it.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hiroba_base::PageRange;
+
+use super::SharedMemory;
+use crate::{
+    MemoryError,
+    swap::{SwapFile, SwapSeal},
+};
+
+/// Parameters of the swap file.
+pub struct SwapOptions<'a> {
+    /// The directory on this node's disk.
+    pub directory: &'a Path,
+    /// The maximum length of the file; without it the space on the disk is the limit.
+    pub bytes_max: Option<u64>,
+    /// Seals the pages.
+    pub seal: Box<dyn SwapSeal>,
+    /// Ends the process when a swapped-out page cannot be read.
+    pub lost: fn(&MemoryError) -> !,
+}
+
+impl core::fmt::Debug for SwapOptions<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let SwapOptions { directory, bytes_max, .. } = self;
+        let mut shown = f.debug_struct("SwapOptions");
+        shown.field("directory", directory).field("bytes_max", bytes_max).finish_non_exhaustive()
+    }
+}
+
+/// Traffic between memory and the swap file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SwapTallies {
+    /// Granules written to the file. Granules of zeros leave without being written.
+    pub outs: u64,
+    /// Granules read from the file.
+    pub ins: u64,
+    /// The bytes of both.
+    pub bytes: u64,
+}
+
+/// The swap file of a region.
+pub(super) struct Swap {
+    file: Mutex<SwapFile>,
+    /// Number of granules that are out; changes under the file's lock.
+    out: AtomicU64,
+    lost: fn(&MemoryError) -> !,
+    /// Granules that got a frame since the last query.
+    came: Mutex<Vec<PageRange>>,
+    written_bytes: AtomicU64,
+    read_bytes: AtomicU64,
+}
+
+impl core::fmt::Debug for Swap {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Swap").field("out", &self.out).finish_non_exhaustive()
+    }
+}
+
+impl Swap {
+    fn lock(&self) -> MutexGuard<'_, SwapFile> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_out(&self, file: &SwapFile) {
+        // SYNC POINT: pairs with the acquire in `swap_with_any`, for threads without the core's lock.
+        self.out.store(file.len() as u64, Ordering::Release);
+    }
+}
+
+impl SharedMemory {
+    /// Lets pages be swapped to a file in a directory ([`page_out`](Self::page_out)). From now on
+    /// [`take_came`](Self::take_came) returns granules that got frames.
+    ///
+    /// # Errors
+    /// Fails if no file can be made there.
+    ///
+    /// # Panics
+    /// Panics if there is a swap file already.
+    pub fn open_swap(&self, options: SwapOptions<'_>) -> Result<(), MemoryError> {
+        let SwapOptions { directory, bytes_max, seal, lost } = options;
+        let file = SwapFile::open(directory, bytes_max, self.granule().bytes(), seal)?;
+        self.set_swap(file, lost);
+        Ok(())
+    }
+
+    fn set_swap(&self, file: SwapFile, lost: fn(&MemoryError) -> !) {
+        let swap = Swap {
+            file: Mutex::new(file),
+            out: AtomicU64::new(0),
+            lost,
+            came: Mutex::default(),
+            written_bytes: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
+        };
+        assert!(self.swap.set(swap).is_ok(), "a region has one swap file");
+    }
+
+    /// Swaps pages out: their content goes to the swap file, and their frames to the system. A later access
+    /// brings them in.
+    ///
+    /// The program has no access to the pages, and no other thread accesses them meanwhile.
+    ///
+    /// Fails if the swap file is full or cannot be written; the pages that have not left are unchanged then.
+    /// Also fails if the pages lie outside the region.
+    /// the pages lie outside the region.
+    ///
+    /// Panics if there is no swap file.
+    /// When there is no swap file.
+    pub fn page_out(&self, range: PageRange) -> Result<(), MemoryError> {
+        self.span(range)?;
+        let swap = self.swap.get().expect("pages leave where there is a swap file");
+        let mut file = swap.lock();
+        let unit = self.granule().bytes();
+        for run in self.runs_with_frames(range) {
+            let written =
+                file.take_in(run, |granule, room| self.copy_out(granule.0 as usize * unit, room))?;
+            if let Err(error) = self.give_up_run(run) {
+                file.discard(run.iter());
+                return Err(error);
+            }
+            swap.note_out(&file);
+            swap.written_bytes.fetch_add(written, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Gives frames and content back to those granules of `range` that are out.
+    ///
+    /// # Errors
+    /// Fails if their content cannot be read or is not what was written, or if the machine has no memory
+    /// left.
+    pub(super) fn bring_in(&self, range: PageRange) -> Result<(), MemoryError> {
+        let Some(swap) = self.swap_with_any() else { return Ok(()) };
+        let mut file = swap.lock();
+        let granules = file.granules_in(range);
+        if granules.is_empty() {
+            return Ok(());
+        }
+        let unit = self.granule().bytes();
+        let place =
+            |run: PageRange, bytes: &[u8]| self.make_frames_with(run, run.first.0 as usize * unit, bytes);
+        let read = file.hand_back(&granules, place);
+        swap.note_out(&file);
+        swap.read_bytes.fetch_add(read?, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Brings pages in where a failure cannot be reported to the caller: it ends the process.
+    pub(super) fn bring_in_or_fail(&self, range: PageRange) {
+        if let Err(error) = self.bring_in(range)
+            && let Some(swap) = self.swap.get()
+        {
+            (swap.lost)(&error);
+        }
+    }
+
+    /// Discards the swapped-out content of `range`.
+    pub(super) fn discard(&self, range: PageRange) {
+        let Some(swap) = self.swap_with_any() else { return };
+        let mut file = swap.lock();
+        let granules = file.granules_in(range);
+        file.discard(granules);
+        swap.note_out(&file);
+    }
+
+    /// Returns true if any granule of `range` is out.
+    pub(super) fn is_any_out(&self, range: PageRange) -> bool {
+        self.swap_with_any().is_some_and(|swap| swap.lock().has_any_of(range))
+    }
+
+    /// Returns the swap file, unless it is empty.
+    fn swap_with_any(&self) -> Option<&Swap> {
+        self.swap.get().filter(|swap| swap.out.load(Ordering::Acquire) > 0)
+    }
+
+    /// Asserts that pages with a frame are not out.
+    pub(super) fn debug_assert_is_in(&self, start: usize, bytes: usize) {
+        if cfg!(debug_assertions) && self.swap.get().is_some_and(|swap| swap.file.try_lock().is_ok()) {
+            let covered = self.granules_of(start, bytes);
+            debug_assert!(!self.is_any_out(covered), "{covered:?}: what is out has no frame to be looked at");
+        }
+    }
+
+    /// Records that granules have got frames.
+    pub(super) fn note_came(&self, run: PageRange) {
+        let Some(swap) = self.swap.get() else { return };
+        swap.came.lock().unwrap_or_else(PoisonError::into_inner).push(run);
+    }
+
+    /// Returns the granules that have got frames since the last call, if there is a swap file.
+    pub fn take_came(&self) -> Vec<PageRange> {
+        let Some(swap) = self.swap.get() else { return Vec::new() };
+        core::mem::take(&mut *swap.came.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns the traffic between memory and the swap file.
+    pub fn swap_tallies(&self) -> SwapTallies {
+        let Some(swap) = self.swap.get() else { return SwapTallies::default() };
+        // Relaxed: read by people.
+        let written_bytes = swap.written_bytes.load(Ordering::Relaxed);
+        let read_bytes = swap.read_bytes.load(Ordering::Relaxed);
+        let granule_bytes = self.granule().bytes() as u64;
+        SwapTallies {
+            outs: written_bytes / granule_bytes,
+            ins: read_bytes / granule_bytes,
+            bytes: written_bytes + read_bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hiroba_base::PageId;
+
+    use super::*;
+    use crate::Twins;
+    use crate::memory::tests::small_memory;
+    use crate::swap::tests::{Disk, file_on};
+
+    const BYTES: usize = 4096;
+
+    fn range(first: u64, count: u64) -> PageRange {
+        PageRange { first: PageId(first), count }
+    }
+
+    fn lost(error: &MemoryError) -> ! {
+        panic!("lost: {error}")
+    }
+
+    /// Makes a region of 64 granules, the first 32 of which contain their number, and a disk with `slots`
+    /// slots.
+    fn memory_on(disk: &Disk, slots: u64) -> Arc<SharedMemory> {
+        let memory = small_memory(64);
+        memory.set_swap(file_on(disk, slots), lost);
+        memory.allocate(range(0, 64)).unwrap();
+        (0..32).for_each(|page| memory.write(PageId(page), 0, &[page as u8 + 1; BYTES]).unwrap());
+        memory.take_came();
+        memory
+    }
+
+    fn blocks(memory: &SharedMemory) -> u64 {
+        rustix::fs::fstat(&memory.memfd).unwrap().st_blocks as u64 * 512
+    }
+
+    #[test]
+    fn pages_go_out_and_every_way_to_them_brings_them_in() {
+        let disk = Disk::default();
+        let memory = memory_on(&disk, 64);
+        let mut twins = Twins::new(memory.clone());
+        let read = |page: u64| {
+            let mut bytes = [0; BYTES];
+            memory.read(PageId(page), 0, &mut bytes);
+            bytes
+        };
+        let all = [1, 2, 3, 4, 5, 6, 7, 8].map(|page: u64| [page as u8 + 1; BYTES]);
+        type Touch<'a> = (&'a str, &'a dyn Fn(&mut Twins));
+        let ways: &[Touch<'_>] = &[
+            ("read", &|_| assert_eq!(read(1), [2; BYTES])),
+            ("read of a part", &|_| {
+                let mut bytes = [0; 8];
+                memory.read(PageId(0), BYTES * 2 - 4, &mut bytes);
+                assert_eq!(bytes, [2, 2, 2, 2, 3, 3, 3, 3]);
+            }),
+            ("append", &|_| {
+                let mut room = Vec::new();
+                memory.append(PageId(1), 0, 8 * BYTES, &mut room);
+                assert!(room == all.concat());
+            }),
+            ("write of a part", &|_| memory.write(PageId(1), 0, &[2; 100]).unwrap()),
+            ("write over several", &|_| memory.write(PageId(0), BYTES - 4, &[1, 1, 1, 1, 2, 2]).unwrap()),
+            ("populate", &|_| memory.populate(range(0, 32)).unwrap()),
+            ("atomic", &|_| {
+                let word = memory.atomic_u64(PageId(1), 8).unwrap();
+                assert_eq!(word.load(Ordering::Relaxed).to_ne_bytes(), [2; 8]);
+            }),
+            ("block", &|_| _ = memory.block_to_write(PageId(1), 0).unwrap()),
+            ("twin", &|twins| {
+                assert!(twins.make(PageId(1), BYTES));
+                assert_eq!(twins.get(PageId(1)), Some(&[2; BYTES][..]));
+            }),
+            ("comparison", &|twins| assert!(!twins.differs(PageId(1)))),
+            ("diff", &|twins| twins.collect(PageId(1), true, |_| panic!("nothing was changed"))),
+            ("merge", &|twins| twins.merge(PageId(1), &[2; BYTES]).unwrap()),
+        ];
+        for (name, touch) in ways {
+            memory.page_out(range(1, 8)).unwrap();
+            assert_eq!((memory.frames(), blocks(&memory)), (24, 24 * 4096), "{name}: frames went back");
+            assert!(memory.is_any_out(range(1, 1)) && memory.is_populated(range(1, 8)), "{name}");
+            assert!(!memory.is_populated(range(40, 8)));
+            touch(&mut twins);
+            let still_out = memory.is_any_out(range(1, 1));
+            // A merge does not access granules for which it has no change.
+            assert_eq!(still_out, *name == "merge", "{name}");
+            for page in 0..32 {
+                assert_eq!(read(page), [page as u8 + 1; BYTES], "{name}: page {page}");
+            }
+            assert_eq!((memory.frames(), blocks(&memory)), (32, 32 * 4096), "{name}");
+        }
+        let tallies = memory.swap_tallies();
+        assert_eq!((tallies.outs, tallies.ins), (8 * 12, 8 * 12));
+        assert_eq!(tallies.bytes, 2 * 8 * 12 * 4096);
+    }
+
+    #[test]
+    fn what_comes_is_told_and_zeros_leave_without_a_trace() {
+        let disk = Disk::default();
+        let memory = memory_on(&disk, 64);
+        memory.page_out(range(0, 4)).unwrap();
+        assert_eq!(memory.take_came(), []);
+        memory.populate(range(2, 1)).unwrap();
+        memory.populate(range(40, 2)).unwrap();
+        assert_eq!(memory.take_came(), [range(2, 1), range(40, 2)]);
+        memory.page_out(range(40, 2)).unwrap();
+        assert_eq!(memory.swap_tallies().outs, 4);
+        assert!(!memory.is_populated(range(40, 2)));
+        let mut bytes = [1; BYTES];
+        memory.read(PageId(41), 0, &mut bytes);
+        assert_eq!(bytes, [0; BYTES]);
+    }
+
+    #[test]
+    fn what_is_given_up_is_gone_from_the_disk_too() {
+        let disk = Disk::default();
+        let memory = memory_on(&disk, 4);
+        memory.page_out(range(0, 4)).unwrap();
+        memory.give_up(range(0, 8)).unwrap();
+        assert!(!memory.is_populated(range(0, 8)));
+        let mut bytes = [1; BYTES];
+        memory.read(PageId(0), 0, &mut bytes);
+        assert_eq!(bytes, [0; BYTES]);
+        memory.page_out(range(8, 4)).unwrap();
+    }
+
+    #[test]
+    fn what_has_no_room_on_the_disk_stays_as_it_is() {
+        let disk = Disk::default();
+        let memory = memory_on(&disk, 10);
+        memory.page_out(range(0, 8)).unwrap();
+        let full = memory.page_out(range(8, 8)).unwrap_err();
+        assert!(matches!(full, MemoryError::SwapFull { .. }), "{full}");
+        assert_eq!((memory.frames(), memory.resident_bytes()), (24, 24 * 4096));
+        assert!(!memory.is_any_out(range(8, 8)));
+        for page in 0..32 {
+            let mut bytes = [0; BYTES];
+            memory.read(PageId(page), 0, &mut bytes);
+            assert_eq!(bytes, [page as u8 + 1; BYTES]);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "lost: expected page 3 in the swap file in '/swap' as it was written")]
+    fn a_spoiled_page_ends_whoever_reads_it() {
+        let disk = Disk::default();
+        let memory = memory_on(&disk, 10);
+        memory.page_out(range(0, 8)).unwrap();
+        disk.0.lock().unwrap().bytes[3 * BYTES + 17] ^= 1;
+        let refused = memory.populate(range(3, 1)).unwrap_err();
+        assert_eq!(refused, MemoryError::SwapCorrupted { directory: "/swap".into(), page: PageId(3) });
+        let mut bytes = [0; BYTES];
+        memory.read(PageId(3), 0, &mut bytes);
+    }
+}

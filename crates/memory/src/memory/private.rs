@@ -1,0 +1,49 @@
+//! Addresses of the region that each process uses privately.
+
+use hiroba_base::PageRange;
+
+use super::SharedMemory;
+use crate::MemoryError;
+
+impl SharedMemory {
+    /// Replaces allocated pages of the program's view permanently by private memory, filled with zeros. From
+    /// then on they count as not allocated on this node.
+    ///
+    /// A thread that starts on this node may use these addresses as its stack, because other nodes never
+    /// access the pages.
+    ///
+    /// # Errors
+    /// When the pages are not allocated, or the kernel has no more mappings for this process.
+    pub fn make_private(&self, pages: PageRange) -> Result<(), MemoryError> {
+        let (offset, bytes) = self.allocated_span(pages)?;
+        // First, so that an access cannot be taken for a fault on a shared page.
+        self.allocated.remove_range(pages).map_err(MemoryError::system("mmap of a page table"))?;
+        let made = self.application.make_private(offset, bytes);
+        made.map_err(MemoryError::system("mmap of private memory"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hiroba_base::PageId;
+
+    use super::*;
+    use crate::memory::tests::small_memory;
+
+    #[test]
+    fn private_pages_outlive_the_regions_end() {
+        let memory = small_memory(4);
+        let all = PageRange { first: PageId(0), count: 4 };
+        memory.allocate(all).unwrap();
+        let (private, shared) = (PageId(1), PageId(2));
+        memory.make_private(PageRange::single(private)).unwrap();
+        assert!(!memory.is_allocated(private) && memory.is_allocated(shared));
+        let word = memory.address_of(private).cast::<u64>();
+        // SAFETY: the page was just made readable and writable.
+        unsafe { word.write_volatile(7) };
+        memory.close();
+        // SAFETY: as above.
+        assert_eq!(unsafe { word.read_volatile() }, 7);
+        assert!(memory.make_private(PageRange::single(private)).is_err(), "it is not allocated any more");
+    }
+}

@@ -1,0 +1,41 @@
+//! What this library calls of `libhiroba_pthread.so` and `libhiroba.so`, which are loaded behind it.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::AtomicU32;
+
+unsafe extern "C" {
+    /// See `hiroba.h`.
+    pub safe fn hiroba_node() -> c_int;
+    /// See `hiroba.h`.
+    pub safe fn hiroba_nodes() -> c_int;
+    /// See `hiroba.h`.
+    pub safe fn hiroba_barrier();
+    /// See `hiroba.h`.
+    pub safe fn hiroba_lock(id: c_uint);
+    /// See `hiroba.h`.
+    pub safe fn hiroba_trylock(id: c_uint) -> c_int;
+    /// See `hiroba.h`.
+    pub safe fn hiroba_unlock(id: c_uint);
+    /// See `hiroba.h`.
+    pub safe fn hiroba_cond_wait(cond: c_uint, lock: c_uint);
+    /// See `hiroba.h`.
+    pub safe fn hiroba_cond_broadcast(cond: c_uint);
+    /// See `hiroba.h`.
+    pub safe fn hiroba_aligned_alloc(align: usize, bytes: usize) -> *mut c_void;
+    /// Memory that is shared as the program's own data are; see `executables.rs` of the C face.
+    pub safe fn hiroba_alloc_for_program(bytes: usize, home: c_int) -> *mut c_void;
+    /// See `above.rs` of the face of pthreads, as of the following ones.
+    pub safe fn hiroba_in_program() -> c_int;
+}
+
+unsafe extern "C-unwind" {
+    pub fn hiroba_privately(work: unsafe extern "C-unwind" fn(*mut c_void), argument: *mut c_void);
+    pub fn hiroba_lock_number(place: *const AtomicU32) -> u32;
+    pub fn hiroba_start_worker(
+        routine: unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+        argument: *mut c_void,
+        stack_bytes: usize,
+    );
+    pub fn hiroba_fatal(sentence: *const u8, bytes: usize) -> !;
+    pub fn hiroba_say(sentence: *const u8, bytes: usize);
+}

@@ -1,0 +1,49 @@
+//! OpenMP executables: `hiroba run` has the loader put this library before all others, under the name of
+//! GNU's OpenMP library, whose functions compiled programs call. It stands on `libhiroba_pthread.so`, which
+//! shares the program's memory and runs `main` on node 0.
+//!
+//! - **Start** (`start.rs`): every node creates its threads of the job's team, once, and more when a region
+//!   asks for more; a thread keeps its node and its number from region to region.
+//! - **Teams** (`teams.rs`, `meeting.rs`): a region is a record in shared memory and a barrier of all nodes;
+//!   its threads meet among themselves on each node first, and one of them for all in a barrier of Hiroba.
+//! - **Work** (`work.rs`, `shares.rs`, `loops.rs`): each piece of work that a team shares has a place in a
+//!   ring in shared memory, which its first thread prepares; threads take chunks with atomic instructions.
+//! - **Tasks** (`tasks/`, `records.rs`, `reductions.rs`): records in shared memory, in a queue of the team.
+//! - **Settings** (`settings.rs`, `context.rs`, `queries.rs`): each thread has a context of its own.
+//!
+//! The code of this library runs on the program's stack, and faults on shared memory as the program does.
+//! Only calls of Hiroba run on the private stack (`runtime.rs`).
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod affinity;
+mod allocators;
+mod context;
+mod criticals;
+mod face;
+mod job;
+mod leagues;
+mod locks;
+mod loop_calls;
+mod loops;
+mod meeting;
+mod memory;
+mod messages;
+mod ordered;
+mod parallel;
+mod queries;
+mod records;
+mod reduction_calls;
+mod reductions;
+mod runtime;
+mod sections;
+mod settings;
+mod shares;
+mod singles;
+mod start;
+mod targets;
+mod tasks;
+mod teams;
+mod work;
+
+#[global_allocator]
+static ALLOCATOR: memory::Private = memory::Private;

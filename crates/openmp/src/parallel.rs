@@ -1,0 +1,204 @@
+//! `parallel`, `barrier` and cancellation as compiled programs call them.
+
+use std::cell::RefCell;
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::atomic::Ordering::Release;
+
+use crate::context::{self, Context, TeamKind};
+use crate::job;
+use crate::records::Group;
+use crate::settings::settings;
+use crate::teams::{self, Wanted};
+use crate::work::{Function, Kind, Loop, Range, Share};
+
+/// Runs a region.
+fn run(wanted: &Wanted) {
+    let context = teams::begin(wanted);
+    // SAFETY: the program's code with its data.
+    unsafe { (wanted.function)(wanted.data) };
+    // SAFETY: what `begin` returned.
+    unsafe { teams::finish(context) };
+}
+
+/// A parallel region.
+///
+/// # Safety
+/// `function` may be called with `data`.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn GOMP_parallel(
+    function: Function,
+    data: *mut c_void,
+    threads: c_uint,
+    _flags: c_uint,
+) {
+    run(&Wanted { function, data, threads, of_loop: None, group: ptr::null_mut() });
+}
+
+thread_local! {
+    /// Regions that older compilers begin and end by two calls.
+    static BEGUN: RefCell<Vec<*mut Context>> = const { RefCell::new(Vec::new()) };
+}
+
+fn start(wanted: &Wanted) {
+    let context = teams::begin(wanted);
+    BEGUN.with_borrow_mut(|begun| begun.push(context));
+}
+
+/// Begins a parallel region; its first thread runs the code itself.
+///
+/// # Safety
+/// `function` may be called with `data`.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn GOMP_parallel_start(function: Function, data: *mut c_void, threads: c_uint) {
+    start(&Wanted { function, data, threads, of_loop: None, group: ptr::null_mut() });
+}
+
+/// Ends what the latest `_start` has begun.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn GOMP_parallel_end() {
+    if let Some(context) = BEGUN.with_borrow_mut(Vec::pop) {
+        // SAFETY: `start` has put it there.
+        unsafe { teams::finish(context) };
+    }
+}
+
+/// Defines regions that begin with a loop or with sections.
+macro_rules! with_loop {
+    ($($name:ident $old:ident ($($argument:ident: $type:ty),*) => $of_loop:expr;)*) => { $(
+        /// A parallel region that begins with a loop.
+        ///
+        /// # Safety
+        /// `function` may be called with `data`.
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            function: Function, data: *mut c_void, threads: c_uint, $($argument: $type,)* _flags: c_uint,
+        ) {
+            run(&Wanted { function, data, threads, of_loop: Some($of_loop), group: ptr::null_mut() });
+        }
+
+        /// Begins such a region; its first thread runs the code itself.
+        ///
+        /// # Safety
+        /// `function` may be called with `data`.
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $old(
+            function: Function, data: *mut c_void, threads: c_uint, $($argument: $type),*
+        ) {
+            start(&Wanted { function, data, threads, of_loop: Some($of_loop), group: ptr::null_mut() });
+        }
+    )* };
+}
+
+fn ranged(start: i64, end: i64, step: i64, kind: Kind, chunk: i64) -> Loop {
+    Loop::new(Range::signed(start, end, step), kind, chunk.max(0) as u64)
+}
+
+fn as_set(start: i64, end: i64, step: i64) -> Loop {
+    let (kind, chunk) = context::current().settings.get().schedule.kind_and_chunk();
+    Loop::new(Range::signed(start, end, step), kind, chunk)
+}
+
+with_loop! {
+    GOMP_parallel_loop_static GOMP_parallel_loop_static_start
+        (begin: i64, end: i64, step: i64, chunk: i64) => ranged(begin, end, step, Kind::Static, chunk);
+    GOMP_parallel_loop_dynamic GOMP_parallel_loop_dynamic_start
+        (begin: i64, end: i64, step: i64, chunk: i64) => ranged(begin, end, step, Kind::Dynamic, chunk);
+    GOMP_parallel_loop_guided GOMP_parallel_loop_guided_start
+        (begin: i64, end: i64, step: i64, chunk: i64) => ranged(begin, end, step, Kind::Guided, chunk);
+    GOMP_parallel_loop_runtime GOMP_parallel_loop_runtime_start
+        (begin: i64, end: i64, step: i64) => as_set(begin, end, step);
+    GOMP_parallel_sections GOMP_parallel_sections_start
+        (count: c_uint) => Loop::sections(count);
+}
+
+/// Defines the newer names of regions that begin with a loop.
+macro_rules! newer {
+    ($($name:ident ($($argument:ident: $type:ty),*) => $of_loop:expr;)*) => { $(
+        /// A parallel region that begins with a loop.
+        ///
+        /// # Safety
+        /// `function` may be called with `data`.
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            function: Function, data: *mut c_void, threads: c_uint, $($argument: $type,)* _flags: c_uint,
+        ) {
+            run(&Wanted { function, data, threads, of_loop: Some($of_loop), group: ptr::null_mut() });
+        }
+    )* };
+}
+
+newer! {
+    GOMP_parallel_loop_nonmonotonic_dynamic(begin: i64, end: i64, step: i64, chunk: i64) =>
+        ranged(begin, end, step, Kind::Dynamic, chunk);
+    GOMP_parallel_loop_nonmonotonic_guided(begin: i64, end: i64, step: i64, chunk: i64) =>
+        ranged(begin, end, step, Kind::Guided, chunk);
+    GOMP_parallel_loop_nonmonotonic_runtime(begin: i64, end: i64, step: i64) => as_set(begin, end, step);
+    GOMP_parallel_loop_maybe_nonmonotonic_runtime(begin: i64, end: i64, step: i64) => as_set(begin, end, step);
+}
+
+/// `barrier`.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn GOMP_barrier() {
+    teams::barrier(context::current());
+}
+
+/// `barrier` in a region that may be cancelled. Returns true if it was cancelled.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn GOMP_barrier_cancel() -> bool {
+    let context = context::current();
+    teams::barrier(context);
+    context::is_cancelled(context)
+}
+
+/// What `cancel` names.
+const PARALLEL: c_int = 1;
+const LOOP: c_int = 2;
+const SECTIONS: c_int = 4;
+const GROUP: c_int = 8;
+
+/// `cancel`, if `really`, or a cancellation point. Returns true if the construct is cancelled.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn GOMP_cancel(which: c_int, really: bool) -> bool {
+    if !really {
+        return GOMP_cancellation_point(which);
+    }
+    if !settings().cancellation {
+        return false;
+    }
+    let context = context::current();
+    if which & (LOOP | SECTIONS) != 0 {
+        if let Some(share) = context.share.get() {
+            share.cancelled.store(1, Release);
+        }
+        return true;
+    }
+    // SAFETY: a group stays until the calling thread's task has left it.
+    let group = unsafe { context.running.get().group.as_ref() };
+    if which & GROUP != 0 {
+        group.into_iter().for_each(Group::cancel);
+        return true;
+    }
+    if which & PARALLEL != 0 && context.team.get() == TeamKind::OfJob {
+        job::begun().team.cancelled.store(1, Release);
+    }
+    true
+}
+
+/// `cancellation point`. Returns true if the construct is cancelled.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn GOMP_cancellation_point(which: c_int) -> bool {
+    let context = context::current();
+    if !settings().cancellation {
+        return false;
+    }
+    if which & (LOOP | SECTIONS) != 0 && context.share.get().is_some_and(Share::is_cancelled) {
+        return true;
+    }
+    // SAFETY: as above.
+    let group = unsafe { context.running.get().group.as_ref() };
+    if which & GROUP != 0 && group.is_some_and(Group::is_cancelled) {
+        return true;
+    }
+    context::is_cancelled(context)
+}

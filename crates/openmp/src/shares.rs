@@ -1,0 +1,70 @@
+//! Work that a team shares: the first thread to come prepares it, and all take from it.
+//!
+//! The pieces of work of a region are numbered; all threads of a team come to the same ones in the same
+//! order. Each has a place in a ring, which is free for another one when all threads are past it: because a
+//! barrier lies between, or because all have said so.
+
+use std::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
+
+use crate::context::{Context, TeamKind};
+use crate::job;
+use crate::runtime::wait_until;
+use crate::work::{RING, Share};
+
+/// What a region adds to the number of its next piece when threads left it at different ones.
+pub(crate) const GAP: u64 = 1 << 20;
+
+/// The calling thread comes to the next piece of work of its team. `prepare` is called by the first to come.
+pub(crate) fn begin(context: &Context, prepare: impl FnOnce(&Share)) -> &'static Share {
+    let number = context.shares.get();
+    context.shares.set(number + 1);
+    let share: &'static Share = match context.team.get() {
+        TeamKind::Alone => context.own_share(),
+        TeamKind::OfJob => &job::begun().shares[number as usize % RING],
+    };
+    context.share.set(Some(share));
+    let mine = number + 1;
+    loop {
+        let claimed = share.claimed.load(Acquire);
+        if claimed == mine {
+            wait_until(|| share.ready.load(Acquire) == mine);
+            break;
+        }
+        if !is_free(context, share, claimed) {
+            wait_until(|| share.claimed.load(Acquire) != claimed || is_free(context, share, claimed));
+        } else if share.claimed.compare_exchange(claimed, mine, AcqRel, Acquire).is_ok() {
+            share.next.store(0, Release);
+            share.turn.store(0, Release);
+            share.cancelled.store(0, Release);
+            share.passed.store(0, Release);
+            let memory = share.memory.swap(std::ptr::null_mut(), AcqRel);
+            // SAFETY: all threads are past the piece that it went with.
+            unsafe { crate::memory::free_shared(memory) };
+            share.reductions.store(std::ptr::null_mut(), Release);
+            prepare(share);
+            share.ready.store(mine, Release);
+            break;
+        }
+    }
+    share
+}
+
+/// Returns true if all threads are past the piece that has the place now.
+fn is_free(context: &Context, share: &Share, claimed: u64) -> bool {
+    let is_alone = context.team.get() == TeamKind::Alone;
+    is_alone || claimed <= context.shares_settled.get() || share.passed.load(Acquire) >= context.threads.get()
+}
+
+/// The calling thread is past its piece of work, and no barrier follows.
+pub(crate) fn pass(context: &Context) {
+    if let Some(share) = context.share.take()
+        && context.team.get() == TeamKind::OfJob
+    {
+        share.passed.fetch_add(1, AcqRel);
+    }
+}
+
+/// The calling thread is past its piece of work, and at a barrier.
+pub(crate) fn leave(context: &Context) {
+    context.share.set(None);
+}

@@ -1,0 +1,241 @@
+//! Regions: how the job's threads learn of them, take part and meet at barriers.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::sync::atomic::{
+    AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+
+use crate::context::{self, Context, Settings, TeamKind};
+use crate::face;
+use crate::job::{self, Job};
+use crate::loops;
+use crate::meeting::Gate;
+use crate::records::{Group, Running};
+use crate::runtime;
+use crate::settings::settings;
+use crate::shares::GAP;
+use crate::tasks;
+use crate::work::{Function, Loop};
+
+/// A region as its first thread comes to it.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) function: Function,
+    pub(crate) data: *mut c_void,
+    /// How many threads the program asks for; 0: as many as are set.
+    pub(crate) threads: u32,
+    /// The loop that each thread begins with.
+    pub(crate) of_loop: Option<Loop>,
+    /// The group of tasks that all threads are in, or NULL.
+    pub(crate) group: *mut Group,
+}
+
+/// Opened when there is another region for the threads of this node.
+static REGIONS: Gate = Gate::new();
+/// The region's number and how many threads it has, in one word.
+static NOTICE: AtomicU64 = AtomicU64::new(0);
+const THREADS_BITS: u32 = 24;
+/// How many threads this node has for teams, `main` among them, and which notice the latest must not heed.
+static WORKERS: AtomicU32 = AtomicU32::new(0);
+static STALE_NOTICE: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// Where the numbers of shared work, of `single` and of barriers go on in the next region.
+    static NEXT: Cell<(u64, u64, u64)> = const { Cell::new((0, 0, 0)) };
+}
+
+/// Starts threads on this node until it has as many as it needs for a team of `threads`.
+pub(crate) fn grow(threads: u32) {
+    let (have, need) = (WORKERS.load(Acquire), job::block(threads));
+    if have >= need {
+        return;
+    }
+    STALE_NOTICE.store(NOTICE.load(Relaxed), Release);
+    // Before they start: the first one may have to start more.
+    WORKERS.store(need, Release);
+    runtime::privately(|| {
+        // On node 0 the first one runs `main`.
+        let first = have.max(u32::from(job::node() == 0));
+        for local in first..need {
+            let local = std::ptr::without_provenance_mut(local as usize);
+            // SAFETY: the function takes the thread's number on its node.
+            unsafe { face::hiroba_start_worker(work, local, settings().stack_bytes) };
+        }
+    });
+}
+
+/// What a thread of the team does for as long as the process lives, but for the one that runs `main`. It is
+/// thread `local` of its node.
+unsafe extern "C-unwind" fn work(local: *mut c_void) -> *mut c_void {
+    let local = local.addr() as u32;
+    if local == 0 {
+        loop {
+            runtime::meet_nodes();
+            let region = &job::begun().region;
+            let threads = region.threads.load(Acquire);
+            grow(threads);
+            announce(region.number.load(Acquire), threads);
+            take_part_if_in(threads, local);
+        }
+    }
+    let mut seen = STALE_NOTICE.load(Acquire);
+    loop {
+        let generation = REGIONS.generation();
+        let notice = NOTICE.load(Acquire);
+        if notice == seen {
+            REGIONS.wait(generation);
+            continue;
+        }
+        seen = notice;
+        take_part_if_in((notice & ((1 << THREADS_BITS) - 1)) as u32, local);
+    }
+}
+
+fn announce(number: u64, threads: u32) {
+    NOTICE.store(number << THREADS_BITS | u64::from(threads), Release);
+    REGIONS.open();
+}
+
+fn take_part_if_in(threads: u32, local: u32) {
+    let number = job::node() * job::block(threads) + local;
+    if local < job::block(threads) && number < threads {
+        take_part(number);
+    }
+}
+
+/// Runs the job's region as one of its threads.
+fn take_part(number: u32) {
+    let region = &job::begun().region;
+    let context = Box::new(Context::in_region(region, number, std::ptr::null()));
+    let function = region.function.load(Relaxed) as usize;
+    // SAFETY: the region's first thread was given a function of this type.
+    let function = unsafe { std::mem::transmute::<usize, Function>(function) };
+    context::run_in(&context, || {
+        if region.has_loop.load(Relaxed) != 0 {
+            loops::begin(&context, Loop::read(&region.of_loop));
+        }
+        // SAFETY: the region's code with its data, which all nodes share.
+        unsafe { function(region.data.load(Relaxed)) };
+        end(&context);
+    });
+}
+
+/// How many threads a region gets that the calling thread comes to.
+pub(crate) fn threads_for(outer: &Context, asked: u32) -> u32 {
+    if !context::may_fork(outer) {
+        return 1;
+    }
+    let Settings { threads, thread_limit, .. } = outer.settings.get();
+    let asked = if asked == 0 { threads } else { asked };
+    asked.min(thread_limit).clamp(1, job::threads_max())
+}
+
+/// The calling thread begins a region: its context there, which is current from now on.
+pub(crate) fn begin(wanted: &Wanted) -> *mut Context {
+    let outer = context::current();
+    let threads = threads_for(outer, wanted.threads);
+    let context = if threads == 1 {
+        let inner = Context::alone(outer.level.get() + 1, outer.settings.get(), outer);
+        inner.active_level.set(outer.active_level.get());
+        inner.team_number.set(outer.team_number.get());
+        inner.teams.set(outer.teams.get());
+        inner.running.set(Running { group: wanted.group, ..Running::default() });
+        Box::new(inner)
+    } else {
+        fork(job::begun(), outer, wanted, threads)
+    };
+    let context = Box::into_raw(context);
+    context::set_current(context);
+    if let Some(of_loop) = wanted.of_loop {
+        // SAFETY: made above.
+        loops::begin(unsafe { &*context }, of_loop);
+    }
+    context
+}
+
+fn fork(job: &'static Job, outer: &Context, wanted: &Wanted, threads: u32) -> Box<Context> {
+    let Job { region, team, .. } = job;
+    let (first_share, first_single, first_barrier) = NEXT.get();
+    region.function.store(wanted.function as usize as u64, Relaxed);
+    region.data.store(wanted.data, Relaxed);
+    region.threads.store(threads, Relaxed);
+    region.level.store(outer.level.get() + 1, Relaxed);
+    region.team_number.store(outer.team_number.get(), Relaxed);
+    region.teams.store(outer.teams.get(), Relaxed);
+    outer.settings.get().write(&region.settings);
+    region.first_share.store(first_share, Relaxed);
+    region.first_single.store(first_single, Relaxed);
+    region.first_barrier.store(first_barrier, Relaxed);
+    region.group.store(wanted.group, Relaxed);
+    region.has_loop.store(u32::from(wanted.of_loop.is_some()), Relaxed);
+    if let Some(of_loop) = wanted.of_loop {
+        of_loop.write(&region.of_loop);
+    }
+    if settings().cancellation {
+        team.cancelled.store(0, Relaxed);
+    }
+    if team.single.load(Relaxed) != first_single {
+        team.single.store(first_single, Relaxed);
+    }
+    let number = region.number.load(Relaxed) + 1;
+    region.number.store(number, Release);
+    grow(threads);
+    announce(number, threads);
+    if threads > job::block(threads) {
+        runtime::meet_nodes();
+    }
+    Box::new(Context::in_region(region, 0, outer))
+}
+
+/// The calling thread ends the region that [`begin`] began.
+///
+/// # Safety
+/// It is the current context, and what `begin` returned.
+pub(crate) unsafe fn finish(context: *mut Context) {
+    // SAFETY: the caller's.
+    let context = unsafe { Box::from_raw(context) };
+    end(&context);
+    if context.team.get() == TeamKind::OfJob {
+        // Threads of a cancelled region have come to different numbers.
+        let gap = if settings().cancellation { GAP } else { 0 };
+        NEXT.set((context.shares.get() + gap, context.singles.get() + gap, context.barriers.get()));
+    }
+    context::set_current(context.outer.get());
+}
+
+/// The calling thread comes to the region's end and waits for the others.
+fn end(context: &Context) {
+    meet_at_end(context);
+    tasks::end_implicit(context);
+}
+
+fn meet_at_end(context: &Context) {
+    if !settings().cancellation || context.team.get() == TeamKind::Alone {
+        return barrier(context);
+    }
+    // Threads that have left a cancelled region meet those that wait at a barrier in it; these come here
+    // then.
+    let team = &job::begun().team;
+    loop {
+        let ended = &team.ended[context.barriers.get() as usize % 3];
+        ended.fetch_add(1, AcqRel);
+        barrier(context);
+        if ended.load(Acquire) == context.threads.get() {
+            return;
+        }
+    }
+}
+
+/// The calling thread waits for all of its team.
+pub(crate) fn barrier(context: &Context) {
+    if context.team.get() == TeamKind::OfJob {
+        let turn = context.barriers.get() as usize;
+        if settings().cancellation && context.number.get() == 0 {
+            job::begun().team.ended[(turn + 1) % 3].store(0, Release);
+        }
+        tasks::barrier(context);
+    }
+    context.barriers.set(context.barriers.get() + 1);
+    context.shares_settled.set(context.shares.get());
+}

@@ -1,0 +1,129 @@
+//! Sites, stubs and loops of hand-written machine code.
+
+use hiroba_patch::{Function, Image, Kind, Loop, Places, Plan, Survey, functions, loop_around};
+
+const AT: u64 = 0x40_0000;
+const STUBS: u64 = 0x5000_0000;
+const PLACES: Places = Places { table: 0x1111, fence: 0x2222, begin: 0x3333, end: 0x4444 };
+
+fn survey_of(code: &[u8], has_landing_pads: bool) -> (Survey, Plan) {
+    let image = Image::new(vec![(AT, code)]);
+    let range = AT..AT + code.len() as u64;
+    let functions = [Function { code: range.clone(), has_landing_pads }];
+    let survey = Survey::of(&image, &functions, &[range]);
+    let plan = Plan::of(&image, &survey, STUBS, &PLACES);
+    (survey, plan)
+}
+
+/// The target of the jump of five bytes at an address.
+fn jump_target(at: u64, bytes: &[u8]) -> u64 {
+    assert_eq!(bytes[0], 0xe9, "{bytes:x?}");
+    let offset = i32::from_le_bytes(bytes[1..5].try_into().expect("four bytes"));
+    (at + 5).wrapping_add_signed(i64::from(offset))
+}
+
+#[test]
+fn a_long_instruction_becomes_a_jump_and_its_stub_leads_back() {
+    // lock add dword ptr [rdi + 8], 1; ret
+    let (survey, plan) = survey_of(&[0xf0, 0x83, 0x47, 0x08, 0x01, 0xc3], false);
+    assert_eq!((survey.sites.len(), survey.sites[0].kind, survey.outside), (1, Kind::Operation, 0));
+    assert_eq!((plan.patches.len(), plan.traps.len(), plan.failed), (1, 0, 0));
+    assert_eq!(jump_target(AT, &plan.patches[0].bytes), STUBS + 16, "behind the two pointers");
+    let tail = plan.stubs.len() - 5;
+    assert_eq!(jump_target(STUBS + tail as u64, &plan.stubs[tail..]), AT + 5);
+    let copies = plan.stubs.windows(5).filter(|part| *part == [0xf0, 0x83, 0x47, 0x08, 0x01]).count();
+    assert_eq!(copies, 2, "for memory of either kind");
+}
+
+#[test]
+fn a_short_instruction_takes_its_successors_along() {
+    // xchg [rdi], eax; mov ecx, eax; xor eax, eax; ret
+    let code = [0x87, 0x07, 0x89, 0xc1, 0x31, 0xc0, 0xc3];
+    let (_, plan) = survey_of(&code, false);
+    assert_eq!((plan.patches[0].bytes.len(), plan.traps.len()), (6, 0));
+    assert!(plan.stubs.windows(4).any(|part| part == [0x89, 0xc1, 0x31, 0xc0]), "the successors moved");
+    // Where an exception may continue in the middle it is a trap.
+    let (_, plan) = survey_of(&code, true);
+    assert_eq!(plan.patches[0].bytes, [0x0f, 0x0b]);
+    assert_eq!(plan.traps, [(AT, STUBS + 16)]);
+}
+
+#[test]
+fn what_a_jump_enters_is_not_moved() {
+    // again: xchg [rdi], eax; test eax, eax; jne again + 2; ret
+    let (_, plan) = survey_of(&[0x87, 0x07, 0x85, 0xc0, 0x75, 0xfc, 0xc3], false);
+    assert_eq!(plan.traps.len(), 1, "the test is the target of a jump");
+    // A jump behind the prefix itself: jmp +1; lock inc dword ptr [rdi]; ret
+    let (survey, plan) = survey_of(&[0xeb, 0x01, 0xf0, 0xff, 0x07, 0xc3], false);
+    assert_eq!((survey.entered, plan.patches.len()), (1, 0));
+    // A function with a table of jumps: lock inc dword ptr [rdi]; nop; nop; jmp rax
+    let (_, plan) = survey_of(&[0xf0, 0xff, 0x07, 0x90, 0x90, 0xff, 0xe0], false);
+    assert_eq!(plan.traps.len(), 1);
+}
+
+#[test]
+fn fences_and_statics_are_told_apart() {
+    // mfence; lock or dword ptr [rsp], 0; lock or dword ptr [rsp], 1; lock inc dword ptr [rip + 1]; ret
+    let code = [
+        0x0f, 0xae, 0xf0, 0xf0, 0x83, 0x0c, 0x24, 0x00, 0xf0, 0x83, 0x0c, 0x24, 0x01, 0xf0, 0xff, 0x05, 1, 0,
+        0, 0, 0xc3,
+    ];
+    let (survey, _) = survey_of(&code, false);
+    let kinds: Vec<Kind> = survey.sites.iter().map(|site| site.kind).collect();
+    assert_eq!(kinds, [Kind::Fence, Kind::Fence, Kind::Operation]);
+    assert_eq!(survey.on_statics, 1);
+}
+
+#[test]
+fn instructions_outside_functions_are_counted() {
+    let code = [0xc3, 0xf0, 0xff, 0x07, 0xc3];
+    let image = Image::new(vec![(AT, &code)]);
+    let known = Function { code: AT..AT + 1, has_landing_pads: false };
+    let whole = AT..AT + 5;
+    let survey = Survey::of(&image, &[known], std::slice::from_ref(&whole));
+    assert_eq!((survey.sites.len(), survey.outside), (0, 1));
+}
+
+#[test]
+fn functions_are_read_from_the_tables_for_exceptions() {
+    // A header with one entry; a common part with augmentation "zR"; a description of 4 bytes of code.
+    let mut image = vec![1, 0x1b, 3, 0x3b];
+    let (common, description, code) = (0x20u32, 0x38u32, 0x60u32);
+    image.extend(0u32.to_le_bytes());
+    image.extend(1u32.to_le_bytes());
+    image.extend(code.to_le_bytes());
+    image.extend(description.to_le_bytes());
+    image.resize(common as usize, 0);
+    image.extend([0x14, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0]);
+    image.resize(description as usize, 0);
+    image.extend(0x14u32.to_le_bytes());
+    image.extend((description + 4 - common).to_le_bytes());
+    image.extend((code - description - 8).to_le_bytes());
+    image.extend(4u32.to_le_bytes());
+    image.resize(0x80, 0x90);
+    let image_at = |bytes: &[u8]| functions(&Image::new(vec![(AT, bytes)]), AT);
+    let start = AT + u64::from(code);
+    assert_eq!(image_at(&image), [Function { code: start..start + 4, has_landing_pads: false }]);
+    for cut in 0..image.len() {
+        image_at(&image[..cut]); // ends, and does not panic
+    }
+    image[1] = 0;
+    assert!(image_at(&image).is_empty(), "another form is left out");
+}
+
+#[test]
+fn waiting_loops_are_told_from_working_ones() {
+    let around = |code: &[u8], at: u64| loop_around(&Image::new(vec![(AT, code)]), AT + at);
+    // mov eax, [rdi]; test eax, eax; je back
+    let waits = [0x8b, 0x07, 0x85, 0xc0, 0x74, 0xfa, 0xc3];
+    assert_eq!(around(&waits, 0), Loop::Waits(AT));
+    assert_eq!(around(&waits, 4), Loop::Waits(AT));
+    assert_eq!(around(&waits, 6), Loop::Unknown, "behind the loop");
+    // add eax, [rdi]; add rdi, 4; cmp rdi, rsi; jne back
+    let sums = [0x03, 0x07, 0x48, 0x83, 0xc7, 0x04, 0x48, 0x39, 0xf7, 0x75, 0xf5, 0xc3];
+    assert_eq!(around(&sums, 2), Loop::Works);
+    // mov [rdi], eax; mov eax, [rsi]; jmp back
+    assert_eq!(around(&[0x89, 0x07, 0x8b, 0x06, 0xeb, 0xfa], 2), Loop::Works);
+    // call; jmp back
+    assert_eq!(around(&[0xe8, 0, 0, 0, 0, 0xeb, 0xf9], 0), Loop::Unknown);
+}

@@ -1,0 +1,74 @@
+//! The functions that this library offers to `libhiroba_gomp.so`, which builds on it. No header declares
+//! them.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::AtomicU32;
+
+use crate::control::Monitor;
+use crate::record::Routine;
+use crate::saying;
+use crate::stacks::{in_program, privately};
+use crate::threads;
+
+/// Calls `work(argument)` on the calling thread's private stack, where the runtime may be called.
+///
+/// # Safety
+/// `work` may be called with `argument`.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn hiroba_privately(
+    work: unsafe extern "C-unwind" fn(*mut c_void),
+    argument: *mut c_void,
+) {
+    // SAFETY: the caller's.
+    privately(|| unsafe { work(argument) });
+}
+
+/// Returns the number of an object's lock, kept in `place`, which is shared. The object gets one if it has
+/// none.
+///
+/// # Safety
+/// `place` exists for as long as the lock is used, and was 0 at first.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn hiroba_lock_number(place: *const AtomicU32) -> u32 {
+    // SAFETY: the caller's.
+    Monitor::of(unsafe { &*place }).number()
+}
+
+/// Starts a thread of the program on this node that runs `routine(argument)` and never ends, on a shared
+/// stack of `stack_bytes`.
+///
+/// # Safety
+/// `routine` may be called with `argument`.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn hiroba_start_worker(routine: Routine, argument: *mut c_void, stack_bytes: usize) {
+    threads::start_worker(routine, argument, stack_bytes);
+}
+
+/// Returns 1 if the calling thread is one of the program's and runs the program now, else 0.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn hiroba_in_program() -> c_int {
+    c_int::from(in_program())
+}
+
+/// Ends the process as for the runtime's own errors, and writes a sentence, of `bytes` bytes of UTF-8, to the
+/// standard error stream.
+///
+/// # Safety
+/// The bytes are readable.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn hiroba_fatal(sentence: *const u8, bytes: usize) -> ! {
+    // SAFETY: the caller's.
+    let sentence = unsafe { std::slice::from_raw_parts(sentence, bytes) };
+    saying::fatal(&String::from_utf8_lossy(sentence))
+}
+
+/// Writes a sentence, of `bytes` bytes of UTF-8, to the standard error stream.
+///
+/// # Safety
+/// The bytes are readable.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn hiroba_say(sentence: *const u8, bytes: usize) {
+    // SAFETY: the caller's.
+    let sentence = unsafe { std::slice::from_raw_parts(sentence, bytes) };
+    saying::say(&String::from_utf8_lossy(sentence));
+}

@@ -1,0 +1,127 @@
+//! The program's atomic instructions on long blocks.
+//!
+//! Long blocks are under release consistency in jobs with `--protocol hlrc` or `adaptive`; everything else
+//! is under sequential consistency, where an atomic instruction works as it is. At the start, before any
+//! code of the program runs, each node replaces the atomic instructions of the executable and of the
+//! program's libraries (`hiroba-patch`). From then on an instruction whose operand lies in a long block runs
+//! while the thread holds a lock of the job ([`ATOMICS`](crate::control::ATOMICS)). So all such operations,
+//! and all fences, are in one order, and each of them sees all that threads did before earlier ones:
+//! acquiring the lock is an acquire, and the node that gets it next learns all that this node has written. A
+//! lock that no other node wants stays where it is and costs no message.
+//!
+//! Plain loads and stores are as late as the next such operation, or other synchronisation, of both nodes;
+//! `spins.rs` bounds that for threads that wait for them.
+
+mod exclusive;
+mod objects;
+mod order;
+mod spins;
+mod traps;
+
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+use hiroba_patch::{Image, Patch, Places, Plan, Survey};
+
+use crate::control::control;
+use crate::face;
+use crate::saying;
+use objects::Object;
+
+pub(crate) use order::order_here;
+pub(crate) use spins::{exchange_while_waiting, take_tick, watch_caller};
+pub(crate) use traps::{keep_unblocked, takes_over};
+
+/// For each 4 GiB of the address space: not 0 if long blocks may lie there.
+static LONG: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
+
+/// Returns the part of the shared memory where long blocks of a node lie, if they have a protocol of their
+/// own.
+fn long_memory(node: i32) -> Option<Range<usize>> {
+    let mut bytes = 0;
+    let start = face::hiroba_long_memory(node, &raw mut bytes);
+    (start != 0).then(|| start..start + bytes)
+}
+
+/// Replaces the atomic instructions of the program and of its libraries, if the job needs that. No code of
+/// the program runs yet in this process.
+pub(crate) fn replace() {
+    let nodes = face::hiroba_nodes();
+    let parts: Vec<Range<usize>> = (0..nodes).map_while(long_memory).collect();
+    if nodes < 2 || parts.is_empty() {
+        return;
+    }
+    for part in parts {
+        for block in part.start >> 32..=(part.end - 1) >> 32 {
+            LONG[block & 0xffff].store(1, Relaxed);
+        }
+    }
+    let places = Places {
+        table: (&raw const LONG).addr() as u64,
+        fence: ptr::from_ref(&control().has_long_blocks).addr() as u64,
+        begin: exclusive::begin as *const () as u64,
+        end: exclusive::end as *const () as u64,
+    };
+    let (mut sites, mut traps) = (0, Vec::new());
+    for object in objects::of_program() {
+        let plan = replace_in(&object, &places);
+        sites += plan.patches.len();
+        traps.extend(plan.traps);
+    }
+    face::hiroba_note_atomic_sites(sites);
+    traps::prepare(traps);
+    spins::begin();
+    if !has_library_above() {
+        order::order_from_start();
+    }
+}
+
+/// Returns true if the program is one of OpenMP. Its threads synchronise by the library's calls, and flags in
+/// its memory come with atomic instructions or fences, so that fetches need an order only after one of those.
+fn has_library_above() -> bool {
+    // SAFETY: the name is a C string; the call only looks it up.
+    !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"hiroba_prepare_above".as_ptr()) }.is_null()
+}
+
+/// Replaces the atomic instructions of an object.
+fn replace_in(object: &Object, places: &Places) -> Plan {
+    let image = Image::new(object.readable());
+    let functions = hiroba_patch::functions(&image, object.frames as u64);
+    let code: Vec<Range<u64>> = object.code().map(|code| code.start as u64..code.end as u64).collect();
+    let survey = Survey::of(&image, &functions, &code);
+    if survey.sites.is_empty() {
+        report_rest(object, &survey, 0);
+        return Plan::default();
+    }
+    // A stub and its successors take less than this.
+    const STUB_BYTES_MAX: usize = 256;
+    let bytes = (16 + survey.sites.len() * STUB_BYTES_MAX).next_multiple_of(objects::PAGE_BYTES);
+    let Some(area) = object.map_near(bytes) else {
+        saying::fatal(&format!(
+            "expected free addresses near {} for its atomic instructions, got none",
+            object.name
+        ));
+    };
+    let plan = Plan::of(&image, &survey, area.start as u64, places);
+    report_rest(object, &survey, plan.failed);
+    area.fill(&plan.stubs);
+    for Patch { address, bytes } in &plan.patches {
+        object.write(*address as usize, bytes);
+    }
+    object.make_executable();
+    plan
+}
+
+/// Reports atomic instructions that stay as they are although they may operate on long blocks.
+fn report_rest(object: &Object, survey: &Survey, failed: usize) {
+    let left = failed + survey.entered + survey.outside;
+    if left > 0 && face::hiroba_node() == 0 {
+        saying::say(&format!(
+            "{left} atomic instructions of {} cannot be replaced ({} outside known functions); they are atomic \
+             on one node only where they operate on blocks of 128 KiB and more. If there are such, use \
+             --protocol sc",
+            object.name, survey.outside
+        ));
+    }
+}

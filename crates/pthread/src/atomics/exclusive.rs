@@ -1,0 +1,108 @@
+//! Exclusive operations: what stubs call before and after an atomic instruction.
+//!
+//! The calling code is in the middle of a function of the program and expects that an instruction changes
+//! nothing but its operands. So all registers are kept, the vector registers with `xsave`.
+
+use super::{order, spins};
+use crate::control::ATOMICS;
+use crate::face;
+use crate::heap;
+use crate::stacks::privately;
+
+/// The length of the area for `xsave` of x87, SSE, AVX and AVX-512, rounded up.
+macro_rules! area_bytes {
+    () => {
+        "2816"
+    };
+}
+
+/// Defines a function that calls another one and preserves all registers and flags.
+macro_rules! preserving_all {
+    ($(#[$doc:meta])* $name:ident, $called:ident) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        pub(super) unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "pushfq",
+                "push rax",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "push rdi",
+                "push r8",
+                "push r9",
+                "push r10",
+                "push r11",
+                "push rbp",
+                "mov rbp, rsp",
+                "cld",
+                concat!("sub rsp, ", area_bytes!()),
+                "and rsp, -64",
+                "mov rdi, rcx",
+                "xor eax, eax",
+                "mov [rsp + 512], rax",
+                "mov [rsp + 520], rax",
+                "mov [rsp + 528], rax",
+                "mov [rsp + 536], rax",
+                "mov [rsp + 544], rax",
+                "mov [rsp + 552], rax",
+                "mov [rsp + 560], rax",
+                "mov [rsp + 568], rax",
+                "xor edx, edx",
+                "mov eax, 0xe7",
+                "xsave64 [rsp]",
+                "call {called}",
+                "xor edx, edx",
+                "mov eax, 0xe7",
+                "xrstor64 [rsp]",
+                "mov rsp, rbp",
+                "pop rbp",
+                "pop r11",
+                "pop r10",
+                "pop r9",
+                "pop r8",
+                "pop rdi",
+                "pop rsi",
+                "pop rdx",
+                "pop rcx",
+                "pop rax",
+                "popfq",
+                "ret",
+                called = sym $called,
+            );
+        }
+    };
+}
+
+preserving_all! {
+    /// Begins an exclusive operation of the calling thread. `rcx` contains the address of its operand.
+    begin, begin_operation
+}
+
+preserving_all! {
+    /// Ends it.
+    end, end_operation
+}
+
+/// `operand` is the address that the instruction operates on, 0 for a fence.
+unsafe extern "C" fn begin_operation(operand: usize) {
+    if spins::change_depth(1) == 0 {
+        let errno = heap::errno();
+        order::order_everywhere();
+        privately(|| face::hiroba_lock(ATOMICS.number()));
+        face::hiroba_count_atomic();
+        spins::note_operation(operand);
+        heap::set_errno(errno);
+    }
+}
+
+unsafe extern "C" fn end_operation() {
+    if spins::change_depth(-1) == 1 {
+        let errno = heap::errno();
+        privately(|| face::hiroba_unlock(ATOMICS.number()));
+        if spins::repeats_operation() {
+            spins::exchange();
+        }
+        heap::set_errno(errno);
+    }
+}

@@ -1,0 +1,225 @@
+//! Threads that wait for plain loads to return something new.
+//!
+//! A copy of a page is as old as the node's last acquire, and a plain store leaves its node at the next
+//! release. A thread that only loads, in a loop, would never see the store. So each thread of the program is
+//! interrupted after each millisecond of processor time. If the interrupted loop only waits
+//! (`hiroba_patch::loop_around`), and did so a millisecond before, the thread has all nodes *exchange* what
+//! they have written: it wakes their starters, each of which takes the lock of all threads and gives it back.
+//! Taking it is an acquire there, and giving it to the next node closes the interval of all threads of that
+//! node. Finally the waiting thread takes the lock itself. Where nobody waits, an interrupt costs about a
+//! microsecond, and no message.
+//!
+//! A loop may also wait by calls (`sched_yield`, `nanosleep`) or by atomic instructions that change nothing.
+//! These come here at most once in a millisecond, too. A loop that is not recognised, for example since it
+//! calls a function, leads to an exchange after 16 ms of processor time, then after 32, and so on up to 256.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use hiroba_patch::{Image, Loop, loop_around};
+
+use super::{objects, order};
+use crate::control::{THREADS, control};
+use crate::face;
+use crate::heap;
+use crate::stacks::in_program;
+
+unsafe extern "C" {
+    /// sigaction(2) under a name that this library does not override.
+    fn __sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+}
+
+/// The processor time between two interrupts of a thread, and the least time between two of its exchanges.
+const TICK: Duration = Duration::from_millis(1);
+/// The number of ticks in one loop, of unknown kind, that lead to the first exchange.
+const PATIENT_TICKS: u32 = 16;
+/// The greatest such number.
+const PATIENT_TICKS_MAX: u32 = 256;
+/// The time that the other nodes get to publish.
+const ANSWER_TIME: Duration = Duration::from_micros(50);
+/// The number of operations that find the same value before the thread counts as waiting for another one.
+const REPEATS: u32 = 8;
+
+/// The code of the program. Set if threads are watched.
+static CODE: OnceLock<Vec<Range<usize>>> = OnceLock::new();
+
+/// What is known of a thread.
+#[derive(Clone, Copy)]
+struct Watched {
+    /// The beginning of the waiting loop at the last tick.
+    waiting_at: u64,
+    /// Ticks since the last exchange.
+    ticks: u32,
+    /// The number of ticks that lead to the next exchange.
+    patience: u32,
+    /// Address and value of the last exclusive operation, and how many in a row had the same.
+    operand: usize,
+    value: u64,
+    repeats: u32,
+}
+
+thread_local! {
+    static WATCHED: Cell<Watched> = const {
+        Cell::new(Watched { waiting_at: 0, ticks: 0, patience: PATIENT_TICKS, operand: 0, value: 0, repeats: 0 })
+    };
+    /// The number of exclusive operations that the thread is in, which `exclusive.rs` counts.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    /// True if the thread's timer has interrupted it lately.
+    static TICKED: Cell<bool> = const { Cell::new(false) };
+    static LAST_EXCHANGE: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// The kernel's number of the thread's timer.
+    static TIMER: Timer = const { Timer(Cell::new(-1)) };
+}
+
+/// Changes the number of exclusive operations that the thread is in, and returns the one before.
+pub(super) fn change_depth(by: i32) -> u32 {
+    DEPTH.replace(DEPTH.get().wrapping_add_signed(by))
+}
+
+fn is_exclusive() -> bool {
+    DEPTH.get() > 0
+}
+
+struct Timer(Cell<c_int>);
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        if self.0.get() >= 0 {
+            // SAFETY: the timer is this thread's own.
+            unsafe { libc::syscall(libc::SYS_timer_delete, self.0.get()) };
+        }
+    }
+}
+
+fn tick_signal() -> c_int {
+    libc::SIGRTMAX() - 2
+}
+
+/// Watches threads from now on.
+pub(super) fn begin() {
+    let _ = CODE.set(objects::of_program().iter().flat_map(objects::Object::code).collect());
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: zeros are a valid action, and its fields are set below.
+    let action = unsafe { action.assume_init_mut() };
+    action.sa_sigaction = on_tick as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+    // SAFETY: the handler does nothing in threads that the runtime runs.
+    unsafe { __sigaction(tick_signal(), action, ptr::null_mut()) };
+}
+
+/// Watches the calling thread, which is one of the program's, until it ends.
+pub(crate) fn watch_caller() {
+    if CODE.get().is_none() {
+        return;
+    }
+    let mut event = MaybeUninit::<libc::sigevent>::zeroed();
+    // SAFETY: zeros are a valid event, and its fields are set below.
+    let event = unsafe { event.assume_init_mut() };
+    event.sigev_notify = libc::SIGEV_THREAD_ID;
+    event.sigev_signo = tick_signal();
+    // SAFETY: it has no arguments and cannot fail.
+    event.sigev_notify_thread_id = unsafe { libc::gettid() };
+    let mut timer: c_int = -1;
+    let clock = libc::CLOCK_THREAD_CPUTIME_ID;
+    // SAFETY: both places are locals.
+    let error = unsafe { libc::syscall(libc::SYS_timer_create, clock, ptr::from_mut(event), &raw mut timer) };
+    if error != 0 {
+        return;
+    }
+    let tick = libc::timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
+    let every = libc::itimerspec { it_interval: tick, it_value: tick };
+    let none = ptr::null_mut::<libc::itimerspec>();
+    // SAFETY: the times are a local.
+    unsafe { libc::syscall(libc::SYS_timer_settime, timer, 0, &raw const every, none) };
+    TIMER.with(|own| own.0.set(timer));
+}
+
+extern "C" fn on_tick(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+    TICKED.set(true);
+    if !in_program() || is_exclusive() {
+        return;
+    }
+    // SAFETY: the kernel passes the thread's context, which nothing else uses.
+    let context = unsafe { &*context.cast::<libc::ucontext_t>() };
+    let at = context.uc_mcontext.gregs[libc::REG_RIP as usize].cast_unsigned();
+    let code = CODE.get().map_or(&[][..], Vec::as_slice);
+    // Elsewhere the thread may hold locks of the C library.
+    let Some(code) = code.iter().find(|code| code.contains(&(at as usize))) else { return };
+    let start = ptr::with_exposed_provenance::<u8>(code.start);
+    // SAFETY: the loader has mapped the code, which does not change any more.
+    let bytes = unsafe { std::slice::from_raw_parts(start, code.len()) };
+    let mut watched = WATCHED.get();
+    watched.ticks += 1;
+    let around = loop_around(&Image::new(vec![(code.start as u64, bytes)]), at);
+    if control().has_long_blocks.load(Relaxed) == 0 {
+        return;
+    }
+    let waits = matches!(around, Loop::Waits(start) if start == watched.waiting_at);
+    watched.waiting_at = if let Loop::Waits(start) = around { start } else { 0 };
+    let is_overdue = watched.ticks >= watched.patience;
+    if is_overdue {
+        watched.ticks = 0;
+        watched.patience = (watched.patience * 2).min(PATIENT_TICKS_MAX);
+    }
+    WATCHED.set(watched);
+    if waits || is_overdue {
+        let errno = heap::errno();
+        if waits {
+            order::order_everywhere();
+        }
+        exchange();
+        heap::set_errno(errno);
+    }
+}
+
+/// Notes an exclusive operation, or a fence if the address is 0. A thread that finds the same value again and
+/// again waits for another one.
+pub(super) fn note_operation(operand: usize) {
+    let word = ptr::with_exposed_provenance::<u64>(operand & !7);
+    // SAFETY: the program is about to operate on this word, whose page is readable at the latest then.
+    let value = if operand == 0 { 0 } else { unsafe { word.read_volatile() } };
+    let mut watched = WATCHED.get();
+    let is_same = (operand, value) == (watched.operand, watched.value);
+    watched.repeats = if is_same { watched.repeats + 1 } else { 0 };
+    (watched.operand, watched.value) = (operand, value);
+    WATCHED.set(watched);
+}
+
+/// Returns true if the thread's operations find the same value again and again.
+pub(super) fn repeats_operation() -> bool {
+    WATCHED.get().repeats >= REPEATS
+}
+
+/// Lets a thread that waits by calls see what other nodes have stored.
+pub(crate) fn exchange_while_waiting() {
+    if CODE.get().is_some() && in_program() && control().has_long_blocks.load(Relaxed) != 0 {
+        order::order_everywhere();
+        exchange();
+    }
+}
+
+/// Returns true if the thread has been interrupted by its timer since the last call.
+pub(crate) fn take_tick() -> bool {
+    TICKED.take()
+}
+
+/// Has all nodes publish what they have written, and learns it; at most once in a tick.
+pub(super) fn exchange() {
+    if LAST_EXCHANGE.get().is_some_and(|last| last.elapsed() < TICK) {
+        return;
+    }
+    crate::stacks::privately(|| {
+        THREADS.hold(|held| (0..face::hiroba_nodes() as usize).for_each(|node| held.tell_starter(node)));
+        std::thread::sleep(ANSWER_TIME);
+        THREADS.hold(|_| {});
+        face::hiroba_count_exchange();
+    });
+    LAST_EXCHANGE.set(Some(Instant::now()));
+    WATCHED.set(Watched { ticks: 0, repeats: 0, ..WATCHED.get() });
+}

@@ -1,0 +1,42 @@
+//! This library's messages on the standard error stream.
+
+use std::ffi::c_int;
+use std::io::Write;
+use std::mem::ManuallyDrop;
+use std::os::fd::FromRawFd;
+
+use crate::heap;
+use crate::stacks::{leave_program, privately};
+
+/// Writes a sentence to the standard error stream.
+pub(crate) fn say(sentence: &str) {
+    privately(|| {
+        // SAFETY: descriptor 2 is the standard error stream, and is not closed here.
+        let mut stream = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(2) });
+        let _ = writeln!(stream, "hiroba: {sentence}");
+    });
+}
+
+/// Ends the process and prints the reason for the user.
+pub(crate) fn fatal(sentence: &str) -> ! {
+    say(sentence);
+    leave_program();
+    end_process(STATUS_HIROBA)
+}
+
+/// The exit status of the runtime's own errors.
+const STATUS_HIROBA: c_int = 125;
+
+/// Refuses a call of the program.
+pub(crate) fn refuse(errno: c_int, sentence: &str) -> c_int {
+    say(sentence);
+    heap::set_errno(errno);
+    -1
+}
+
+/// Ends the process at once.
+pub(crate) fn end_process(status: c_int) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::syscall(libc::SYS_exit_group, status) };
+    unreachable!("the process has ended")
+}
