@@ -75,6 +75,11 @@ impl Engine {
                 audit.unanswered += usize::from(!matches!(item.stage, Stage::Queued(_)));
             }
         }
+        audit.unanswered += self.orphans.len();
+        self.orphans
+            .iter()
+            .flat_map(|orphan| &orphan.parcel)
+            .for_each(|parcel| note(&mut audit.onces, parcel));
         for incoming in self.long.incoming.values() {
             incoming.parcel.iter().for_each(|parcel| note(&mut audit.onces, parcel));
         }

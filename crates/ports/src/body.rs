@@ -111,13 +111,24 @@ pub(crate) struct Parked {
     /// The requesting node; this node's own threads wait in its own flow.
     pub(crate) from: NodeId,
     pub(crate) flow: FlowKey,
-    pub(crate) origin: NodeId,
-    pub(crate) sequence: u64,
     pub(crate) number: u64,
     /// The requested memory, or `None` if the message is small, so that room in the queue suffices.
     pub(crate) bytes: Option<u64>,
-    /// True if the request is by a send-once right, and needs no room in the queue.
-    pub(crate) by_once: bool,
+}
+
+impl Parked {
+    /// Returns the node whose send right the message uses, if it uses one.
+    pub(crate) fn origin(&self) -> Option<NodeId> {
+        self.flow.origin(self.from)
+    }
+
+    /// Returns the number of bytes of node `me`'s memory that the message needs before it may come. The
+    /// node's own messages that come back by a relay need none, like all that its threads send to ports that
+    /// are here: the messages behind them may contain the very port whose queue uses up the memory.
+    pub(crate) fn bytes_to_reserve(&self, me: NodeId) -> u64 {
+        let comes_back = matches!(self.flow, FlowKey::Relay(_, origin) if origin == me);
+        if comes_back { 0 } else { self.bytes.unwrap_or(0) }
+    }
 }
 
 /// A port on the node that has its receive right.
@@ -187,5 +198,17 @@ impl Body {
 
     pub(crate) fn holder(&mut self, node: NodeId) -> &mut Holder {
         self.holders.entry(node).or_default()
+    }
+
+    /// Counts a message among those of its origin that have come.
+    pub(crate) fn count(&mut self, origin: NodeId, number: u64) {
+        let holder = self.holder(origin);
+        holder.next = holder.next.max(number + 1);
+    }
+
+    /// Returns true if the earlier messages of the request's origin have come.
+    pub(crate) fn is_due(&self, parked: &Parked) -> bool {
+        let next = |origin| self.holders.get(&origin).map_or(0, |holder| holder.next);
+        parked.origin().is_none_or(|origin| next(origin) >= parked.number)
     }
 }

@@ -21,7 +21,7 @@ use crate::body::{Body, Parcel};
 use crate::effect::{Call, Effect, Outcome, Tail};
 use crate::error::{PeerError, PortError};
 use crate::id::{Name, Once, PortId, Ticket};
-use crate::known::{Flow, Known, Place};
+use crate::known::{Flow, Known, Orphan, Place};
 use crate::message::Message;
 use crate::names::{Entry, Names};
 use crate::wire::{Acceptance, Envelope, FlowKey, Packet, Word};
@@ -88,6 +88,7 @@ pub struct Engine {
     /// The numbers of send rights, to ports that have died, in messages that this node holds.
     strays: BTreeMap<PortId, u32>,
     pub(crate) flows: BTreeMap<FlowKey, Flow>,
+    pub(crate) orphans: Vec<Orphan>,
     next_serial: u64,
     pub(crate) long: LongMessages,
     receivers: Receivers,
@@ -144,6 +145,7 @@ impl Engine {
             known: BTreeMap::new(),
             strays: BTreeMap::new(),
             flows: BTreeMap::new(),
+            orphans: Vec::new(),
             next_serial: 0,
             long: LongMessages::default(),
             receivers: Receivers::default(),
@@ -332,8 +334,8 @@ impl Engine {
     fn take_packet(&mut self, from: NodeId, packet: Packet<'_>) -> Result<(), PeerError> {
         match packet {
             Packet::WordAlone => {}
-            Packet::Request { flow, number, origin, sequence, hop, load } => {
-                let asked = admitting::Asked { from, flow, number, origin, sequence, hop };
+            Packet::Request { flow, number, hop, load } => {
+                let asked = admitting::Asked { from, flow, number, hop };
                 return self.take_request(asked, load);
             }
             Packet::Begin { flow, number, head, released } => {
@@ -342,15 +344,15 @@ impl Engine {
             Packet::Data { flow, number, offset, bytes } => {
                 return self.take_piece(from, flow, number, offset, bytes);
             }
-            Packet::Wait { flow, number } => self.told_to_wait(from, flow, number),
+            Packet::Wait { flow, number, moves } => self.told_to_wait(from, flow, number, moves),
             Packet::Ready { flow } => self.told_to_go_on(flow),
             Packet::Permit { flow, number } => self.permitted(from, flow, number),
             Packet::More { flow, number, through } => self.more(from, flow, number, through),
             Packet::Denied { flow, number } => self.denied(from, flow, number),
-            Packet::Moved { port, to } => self.port_moved(from, port, to),
+            Packet::Moved { port, to, moves } => self.port_moved(port, to, moves),
             Packet::Relocated { port, to, moves } => self.port_relocated(port, to, moves),
-            Packet::Dead { port } => self.port_died(port),
-            Packet::Taken { port } => self.port_taken(from, port),
+            Packet::Dead { port } => self.port_died(from, port),
+            Packet::Taken { port, moves } => self.port_taken(from, port, moves),
             Packet::Report { port, holds, seen, version } => {
                 self.take_report(from, port, holds, seen, version)
             }
@@ -360,7 +362,7 @@ impl Engine {
             Packet::Claimed { once } => self.claim_heard(once),
             Packet::UnpinOnce { once } => self.unpin_once(from, once),
             Packet::Skip { port, through } => self.skip(from, port, through),
-            Packet::Relayed { port, sequence, at, moves } => self.relayed(port, sequence, at, moves),
+            Packet::Relayed { port, number, at, moves } => self.relayed(port, number, at, moves),
             Packet::Told { node } => self.others_told(from, node),
             Packet::Circle { port, path, again } => self.search_circle(port, path, again),
             Packet::Mourned { node } => self.others_mourn(from, node),

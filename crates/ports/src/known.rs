@@ -8,6 +8,7 @@ use crate::body::{Body, Parcel};
 use crate::effect::Patience;
 use crate::id::{Name, Once, PortId, Ticket};
 use crate::message::{Message, RightToSend};
+use crate::wire::FlowKey;
 
 /// The place of a port's receive right.
 #[derive(Debug)]
@@ -38,6 +39,8 @@ pub(crate) struct Known {
     pub(crate) former: BTreeSet<NodeId>,
     /// The number of its moves when it was last here.
     pub(crate) moves: u64,
+    /// The number of its moves when it came to its place, as far as this node knows.
+    pub(crate) place_moves: u64,
     /// The number of send rights in messages that this node holds.
     pub(crate) carried: u32,
     /// The numbers of send rights that were sent on to receivers that are not registered yet.
@@ -60,6 +63,7 @@ impl Known {
             place,
             former: BTreeSet::new(),
             moves: 0,
+            place_moves: 0,
             carried: 0,
             pins: BTreeMap::new(),
             seen: 0,
@@ -102,8 +106,6 @@ pub(crate) enum Stage {
 #[derive(Debug)]
 pub(crate) struct Item {
     pub(crate) number: u64,
-    pub(crate) origin: NodeId,
-    pub(crate) sequence: u64,
     pub(crate) stage: Stage,
     /// The message, or `None` once it is in the queue.
     pub(crate) parcel: Option<Parcel>,
@@ -112,15 +114,19 @@ pub(crate) struct Item {
     pub(crate) at: Option<(u64, NodeId)>,
     /// The way of each of its rights: with the request that is out, or with the long message's head.
     pub(crate) ways: Vec<Way>,
-    /// For a relay: true if the message had come by a send-once right.
-    pub(crate) by_once: bool,
 }
 
 impl Item {
     /// Returns a message that has not been sent.
-    pub(crate) fn new(number: u64, origin: NodeId, sequence: u64, by_once: bool, parcel: Parcel) -> Item {
+    pub(crate) fn new(number: u64, parcel: Parcel) -> Item {
         let (stage, parcel) = (Stage::Unsent, Some(parcel));
-        Item { number, origin, sequence, stage, parcel, at: None, ways: Vec::new(), by_once }
+        Item { number, stage, parcel, at: None, ways: Vec::new() }
+    }
+
+    /// Returns the place in the flow of a message of this node that is in the port's queue there.
+    pub(crate) fn queued(number: u64, me: NodeId) -> Item {
+        let (stage, parcel) = (Stage::Queued(me), None);
+        Item { number, stage, parcel, at: None, ways: Vec::new() }
     }
 
     /// Notes a report where it is queued. Returns the node of the latest report.
@@ -129,6 +135,17 @@ impl Item {
         self.at = Some(latest);
         latest.1
     }
+}
+
+/// A small message of a port that has died, whose request has not been answered: the node that was asked may
+/// have taken its rights, or not.
+#[derive(Debug)]
+pub(crate) struct Orphan {
+    pub(crate) asked: NodeId,
+    pub(crate) flow: FlowKey,
+    pub(crate) number: u64,
+    pub(crate) parcel: Option<Parcel>,
+    pub(crate) ways: Vec<Way>,
 }
 
 /// The way in which a right was sent with a message that may come back.

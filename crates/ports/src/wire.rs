@@ -57,8 +57,11 @@ pub struct Word {
 pub enum FlowKey {
     /// Messages by send rights of the node.
     Own(PortId),
-    /// Messages that had come to the port before its receive right left the node.
-    Relay(PortId),
+    /// Messages by send rights of that node that had come to the port before its receive right left the
+    /// sender.
+    Relay(PortId, NodeId),
+    /// Messages by send-once rights that had come before.
+    RelayOnce(PortId),
     /// The one message of a send-once right, by its number.
     Once(PortId, u64),
 }
@@ -67,7 +70,19 @@ impl FlowKey {
     /// Returns its destination.
     pub fn port(self) -> PortId {
         match self {
-            FlowKey::Own(port) | FlowKey::Relay(port) | FlowKey::Once(port, _) => port,
+            FlowKey::Own(port)
+            | FlowKey::Relay(port, _)
+            | FlowKey::RelayOnce(port)
+            | FlowKey::Once(port, _) => port,
+        }
+    }
+
+    /// Returns the node whose send rights a flow of node `sender` uses; its messages need room in the queue.
+    pub fn origin(self, sender: NodeId) -> Option<NodeId> {
+        match self {
+            FlowKey::Own(_) => Some(sender),
+            FlowKey::Relay(_, origin) => Some(origin),
+            FlowKey::RelayOnce(_) | FlowKey::Once(..) => None,
         }
     }
 }
@@ -208,17 +223,13 @@ pub enum Load<'a> {
 pub enum Packet<'a> {
     /// Only reports, which would otherwise wait too long.
     WordAlone,
-    /// To the port's node: take a message. Answered by `Wait`, `Permit`, `Moved`, `Denied` or `Dead`, or by
+    /// To the port's node: take a message. Answered by `Wait`, `Permit`, `Denied` or `Dead`, or by
     /// [`Answered`] in the word of some packet.
     Request {
         /// The right that it uses.
         flow: FlowKey,
         /// The message's number in its flow.
         number: u64,
-        /// The node whose message it is: the sender, unless it relays.
-        origin: NodeId,
-        /// Its number among those of its origin to the port.
-        sequence: u64,
         /// For a send-once right: the number of nodes that had it.
         hop: u32,
         /// The message, or its size.
@@ -231,6 +242,8 @@ pub enum Packet<'a> {
         flow: FlowKey,
         /// The number of the request.
         number: u64,
+        /// The number of the port's moves when it was at the sender, now or before.
+        moves: u64,
     },
     /// There is room: repeat the request.
     Ready {
@@ -300,6 +313,9 @@ pub enum Packet<'a> {
         port: PortId,
         /// The node.
         to: NodeId,
+        /// The number of its moves when it came there, as far as the sender knows: an answer that tells of
+        /// fewer is out of date.
+        moves: u64,
     },
     /// The port is dead.
     Dead {
@@ -310,6 +326,8 @@ pub enum Packet<'a> {
     Taken {
         /// The port.
         port: PortId,
+        /// The number of its moves by then.
+        moves: u64,
     },
     /// To the port's node: the report whether the sender holds send rights.
     Report {
@@ -364,8 +382,8 @@ pub enum Packet<'a> {
     Relayed {
         /// The port.
         port: PortId,
-        /// The message's number among those of its origin.
-        sequence: u64,
+        /// The message's number in the flow of its origin.
+        number: u64,
         /// The node that has it.
         at: NodeId,
         /// The number of the port's moves when it came there: later reports have greater numbers.
@@ -477,10 +495,8 @@ impl Bounds {
     fn packet(&self, packet: &Packet<'_>) -> Result<(), WireError> {
         match packet {
             Packet::WordAlone => Ok(()),
-            Packet::Request { flow, number, origin, sequence, load, .. } => {
+            Packet::Request { flow, number, load, .. } => {
                 self.flow(*flow, *number)?;
-                self.node(*origin)?;
-                self.number(*sequence)?;
                 match load {
                     Load::Bytes(_) => Ok(()),
                     Load::Whole { head, released, data } => {
@@ -490,8 +506,11 @@ impl Bounds {
                     }
                 }
             }
-            Packet::Wait { flow, number }
-            | Packet::Permit { flow, number }
+            Packet::Wait { flow, number, moves } => {
+                self.flow(*flow, *number)?;
+                self.number(*moves)
+            }
+            Packet::Permit { flow, number }
             | Packet::Data { flow, number, .. }
             | Packet::More { flow, number, .. }
             | Packet::Denied { flow, number } => self.flow(*flow, *number),
@@ -500,11 +519,7 @@ impl Bounds {
                 self.head(head, released)
             }
             Packet::Ready { flow } => self.port(flow.port()),
-            Packet::Moved { port, to } => {
-                self.port(*port)?;
-                self.node(*to)
-            }
-            Packet::Relocated { port, to, moves } => {
+            Packet::Moved { port, to, moves } | Packet::Relocated { port, to, moves } => {
                 self.port(*port)?;
                 self.number(*moves)?;
                 self.node(*to)
@@ -514,18 +529,17 @@ impl Bounds {
                 self.number(*seen)?;
                 self.number(*version)
             }
-            Packet::Dead { port }
-            | Packet::Taken { port }
-            | Packet::Reported { port, .. }
-            | Packet::Unpin { port } => self.port(*port),
-            Packet::Skip { port, through } => {
+            Packet::Dead { port } | Packet::Reported { port, .. } | Packet::Unpin { port } => {
+                self.port(*port)
+            }
+            Packet::Taken { port, moves: through } | Packet::Skip { port, through } => {
                 self.port(*port)?;
                 self.number(*through)
             }
-            Packet::Relayed { port, sequence, at, moves } => {
+            Packet::Relayed { port, number, at, moves } => {
                 self.port(*port)?;
                 self.number(*moves)?;
-                self.number(*sequence)?;
+                self.number(*number)?;
                 self.node(*at)
             }
             Packet::Claim { once, holder } => {
@@ -563,6 +577,9 @@ impl Bounds {
 
     fn flow(&self, flow: FlowKey, number: u64) -> Result<(), WireError> {
         self.port(flow.port())?;
+        if let FlowKey::Relay(_, origin) = flow {
+            self.node(origin)?;
+        }
         self.number(number)
     }
 

@@ -20,30 +20,17 @@ pub(super) struct Asked {
     pub(super) from: NodeId,
     pub(super) flow: FlowKey,
     pub(super) number: u64,
-    pub(super) origin: NodeId,
-    pub(super) sequence: u64,
     pub(super) hop: u32,
 }
 
 impl Asked {
-    /// Returns true if the message needs no room in the queue, and has no number among its origin's.
-    fn is_by_once(&self) -> bool {
-        match self.flow {
-            FlowKey::Own(_) => false,
-            FlowKey::Relay(_) => self.hop > 0,
-            FlowKey::Once(..) => true,
-        }
-    }
-
     pub(super) fn source(&self) -> Source {
-        if self.is_by_once() { Source::Once } else { Source::Flow(self.origin, self.sequence) }
+        self.flow.origin(self.from).map_or(Source::Once, |origin| Source::Flow(origin, self.number))
     }
 
     pub(super) fn parked(&self, bytes: Option<u64>) -> Parked {
-        let Asked { from, flow, number, origin, sequence, .. } = *self;
-        // A message without a number can be admitted at any time.
-        let sequence = if self.is_by_once() { 0 } else { sequence };
-        Parked { from, flow, origin, sequence, number, bytes, by_once: self.is_by_once() }
+        let Asked { from, flow, number, .. } = *self;
+        Parked { from, flow, number, bytes }
     }
 }
 
@@ -63,6 +50,8 @@ pub(crate) struct LongMessages {
 pub(crate) struct Incoming {
     pub(super) source: Source,
     pub(super) bytes: u64,
+    /// The number of bytes of memory that are reserved for it.
+    pub(super) reserved_bytes: u64,
     pub(super) came: u64,
     pub(crate) parcel: Option<Parcel>,
     /// The lengths of its parts: inline data first, then regions.
@@ -102,26 +91,19 @@ impl Engine {
                 self.send(from, Packet::Dead { port });
                 return Ok(());
             }
-            Some(Place::At(node)) => {
-                let to = *node;
+            Some(Place::At(_)) => {
                 self.refuse(load);
-                self.send(from, Packet::Moved { port, to });
+                self.let_wait(from, asked.flow, asked.number);
+                self.tell_place(port, from);
                 return Ok(());
             }
             Some(Place::Leaving { asking, .. }) => {
                 asking.insert(from);
-                if matches!(load, Load::Whole { .. }) {
-                    self.refuse(load);
-                    self.send(from, Packet::Wait { flow: asked.flow, number: asked.number });
-                }
+                self.refuse(load);
+                self.let_wait(from, asked.flow, asked.number);
                 return Ok(());
             }
             Some(Place::Here(_)) => {}
-        }
-        if self.has_come(&asked) {
-            self.refuse(load);
-            self.answer_again(&asked);
-            return Ok(());
         }
         if !self.may_send(&asked) {
             self.refuse(load);
@@ -135,31 +117,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns true if the message has been admitted already: its sender requested room at a node where the
-    /// port was before, and requests it again here, although that node admitted the message and relayed it.
-    pub(super) fn has_come(&mut self, asked: &Asked) -> bool {
-        if asked.is_by_once() {
-            return false;
-        }
-        let Some(known) = self.known.get_mut(&asked.flow.port()) else { return false };
-        let may_repeat = match asked.flow {
-            FlowKey::Own(_) => asked.origin == asked.from,
-            FlowKey::Relay(_) => known.former.contains(&asked.from),
-            FlowKey::Once(..) => false,
-        };
-        let Some(body) = known.body_mut() else { return false };
-        may_repeat && asked.sequence < body.holder(asked.origin).next
-    }
-
-    fn answer_again(&mut self, asked: &Asked) {
-        let Asked { from, flow, number, .. } = *asked;
-        if self.long.incoming.contains_key(&(from, flow, number)) {
-            self.send(from, Packet::Permit { flow, number });
-        } else {
-            self.answer_queued(from, flow, number);
-        }
-    }
-
     /// Checks the right to send by the holder's table of the node that owns the port.
     fn may_send(&mut self, asked: &Asked) -> bool {
         let (me, from) = (self.me, asked.from);
@@ -167,8 +124,8 @@ impl Engine {
         let was_here = known.former.contains(&from);
         let Some(body) = known.body_mut() else { return false };
         match asked.flow {
-            FlowKey::Own(_) => asked.origin == from && (from == me || body.holder(from).is_holding()),
-            FlowKey::Relay(_) => was_here,
+            FlowKey::Own(_) => from == me || body.holder(from).is_holding(),
+            FlowKey::Relay(..) | FlowKey::RelayOnce(_) => was_here,
             FlowKey::Once(_, serial) => body.onces.get(&serial).is_some_and(|(_, hop)| *hop <= asked.hop),
         }
     }
@@ -178,16 +135,17 @@ impl Engine {
     pub(super) fn is_in_turn(&mut self, asked: &Asked) -> bool {
         let key = (asked.from, asked.flow);
         let Some(body) = self.body(asked.flow.port()) else { return false };
-        if asked.is_by_once() {
-            return true;
-        }
+        let Some(origin) = asked.flow.origin(asked.from) else { return true };
         // A relayed message may come after its origin has given it up for lost.
-        let next = body.holder(asked.origin).next;
-        if next < asked.sequence {
+        if body.holder(origin).next < asked.number {
             body.promised.remove(&key);
             return false;
         }
-        body.promised.remove(&key) || (body.has_room() && body.parked.is_empty())
+        // Entries that are not due wait for others than this one, or for this one.
+        let others_wait =
+            || body.parked.iter().any(|other| (other.from, other.flow) != key && body.is_due(other));
+        let is_first = body.has_room() && !others_wait();
+        body.promised.remove(&key) || is_first
     }
 
     fn take_small(&mut self, asked: Asked, head: Head, released: &[u8], data: &[u8]) {
@@ -196,7 +154,7 @@ impl Engine {
         if !self.is_in_turn(&asked) {
             head.rights.into_iter().for_each(|right| self.refuse_right(right));
             self.park(asked.parked(None));
-            self.send(from, Packet::Wait { flow, number });
+            self.let_wait(from, flow, number);
             return;
         }
         self.count_in(&asked);
@@ -222,11 +180,17 @@ impl Engine {
         let is_ahead = |other: &Parked| (other.from, other.flow) == (from, flow) && other.number < number;
         if body.parked.iter().any(is_ahead) {
             // One entry for each flow, so this one must repeat its request after the waiting one.
-            self.send(from, Packet::Wait { flow, number });
+            self.let_wait(from, flow, number);
         } else {
             self.park(parked);
         }
         self.todo.rooms.insert(flow.port());
+    }
+
+    /// Answers that a request's message is not kept for now.
+    pub(super) fn let_wait(&mut self, to: NodeId, flow: FlowKey, number: u64) {
+        let moves = self.moves_of(flow.port());
+        self.send(to, Packet::Wait { flow, number, moves });
     }
 
     /// Counts the message among those of its origin, or its right as used.
@@ -234,11 +198,9 @@ impl Engine {
         let Some(body) = self.body(asked.flow.port()) else { return };
         match asked.flow {
             FlowKey::Once(_, serial) => _ = body.onces.remove(&serial),
-            FlowKey::Own(_) | FlowKey::Relay(_) if asked.is_by_once() => {}
-            FlowKey::Own(_) | FlowKey::Relay(_) => {
-                let holder = body.holder(asked.origin);
-                holder.next = holder.next.max(asked.sequence + 1);
-            }
+            FlowKey::RelayOnce(_) => {}
+            FlowKey::Own(_) => body.count(asked.from, asked.number),
+            FlowKey::Relay(_, origin) => body.count(origin, asked.number),
         }
     }
 
@@ -251,7 +213,7 @@ impl Engine {
             Some(waiting) => {
                 let former = core::mem::replace(waiting, parked);
                 if former.bytes.is_some() && former.number > parked.number {
-                    self.send(former.from, Packet::Wait { flow: former.flow, number: former.number });
+                    self.let_wait(former.from, former.flow, former.number);
                 }
             }
             None => body.parked.push_back(parked),
@@ -268,14 +230,14 @@ impl Engine {
             let Some(body) = self.body(port) else { return };
             let has_room = body.has_room();
             let is_due = |parked: &Parked| {
-                let next = body.holders.get(&parked.origin).map_or(0, |holder| holder.next);
                 let is_own = has_threads && parked.from == me && matches!(parked.flow, FlowKey::Own(_));
                 let is_promised = body.promised.contains(&(parked.from, parked.flow));
-                !is_promised && (parked.by_once || (has_room && (next >= parked.sequence || is_own)))
+                let needs_room = parked.origin().is_some();
+                !is_promised && (has_room || !needs_room) && (is_own || body.is_due(parked))
             };
             let Some(at) = body.parked.iter().position(is_due) else { break };
             let parked = body.parked[at];
-            if parked.bytes.is_some_and(|bytes| bytes > free) {
+            if parked.bytes_to_reserve(me) > free {
                 if !self.long.hungry.contains(&port) {
                     self.long.hungry.push_back(port);
                 }
@@ -309,20 +271,22 @@ impl Engine {
     }
 
     fn permit(&mut self, parked: Parked, bytes: u64) {
-        let Parked { from, flow, number, origin, sequence, by_once, .. } = parked;
-        let asked = Asked { from, flow, number, origin, sequence, hop: u32::from(by_once) };
+        let Parked { from, flow, number, .. } = parked;
+        let asked = Asked { from, flow, number, hop: 0 };
         // Relayed messages come by another link than their origin's next ones, which wait until all relayed
         // ones have come.
-        if !matches!(flow, FlowKey::Relay(_)) {
+        if !matches!(flow, FlowKey::Relay(..)) {
             self.count_in(&asked);
         }
         if let Some(body) = self.body(flow.port())
-            && !by_once
+            && parked.origin().is_some()
         {
             body.incoming += 1;
         }
-        self.long.memory_used += bytes;
-        let incoming = Incoming { source: asked.source(), bytes, came: 0, parcel: None, parts: Vec::new() };
+        let reserved_bytes = parked.bytes_to_reserve(self.me);
+        self.long.memory_used += reserved_bytes;
+        let (source, parts) = (asked.source(), Vec::new());
+        let incoming = Incoming { source, bytes, reserved_bytes, came: 0, parcel: None, parts };
         self.long.incoming.insert((from, flow, number), incoming);
         self.send(from, Packet::Permit { flow, number });
     }
@@ -412,23 +376,32 @@ impl Engine {
         if self.long.incoming.get(&key).is_none_or(|incoming| incoming.came < incoming.bytes) {
             return;
         }
-        let Some(Incoming { source, bytes, parcel: Some(parcel), .. }) = self.long.incoming.remove(&key)
+        let Some(Incoming { source, reserved_bytes, parcel: Some(parcel), .. }) =
+            self.long.incoming.remove(&key)
         else {
             return;
         };
         let (from, flow, number) = key;
         self.answer_queued(from, flow, number);
         let port = flow.port();
-        if let Some(body) = self.body(port) {
-            body.incoming -= u32::from(source != Source::Once);
-            if let Source::Flow(origin, sequence) = source {
-                let holder = body.holder(origin);
-                holder.next = holder.next.max(sequence + 1);
+        let mut is_in_turn = true;
+        let body = self.body(port);
+        let is_here = body.is_some();
+        if let Some(body) = body
+            && let Source::Flow(origin, number) = source
+        {
+            body.incoming -= 1;
+            // The port may have been elsewhere meanwhile, and this node may still relay earlier messages.
+            is_in_turn = body.holder(origin).next >= number;
+            if is_in_turn {
+                body.count(origin, number);
             }
-            self.enqueue(port, source, parcel, bytes);
+        }
+        if is_here && is_in_turn {
+            self.enqueue(port, source, parcel, reserved_bytes);
             self.todo.rooms.insert(port);
         } else {
-            self.release_memory(bytes);
+            self.release_memory(reserved_bytes);
             self.relay(port, source, parcel);
         }
     }
@@ -478,10 +451,7 @@ impl Engine {
                 self.todo.rooms.insert(port);
             }
             Place::Leaving { asking, .. } => _ = asking.insert(from),
-            Place::At(node) => {
-                let to = *node;
-                self.send(from, Packet::Moved { port, to });
-            }
+            Place::At(_) => self.tell_place(port, from),
         }
     }
 }

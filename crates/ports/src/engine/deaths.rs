@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use hiroba_base::NodeId;
 
 use crate::id::{Once, PortId};
-use crate::known::{Known, Place, Stage};
+use crate::known::{Known, Orphan, Place, Stage};
 use crate::wire::{FlowKey, Packet};
 
 use super::Engine;
@@ -67,7 +67,7 @@ impl Engine {
             known.place = Place::At(node);
             for other in asking {
                 if other != me {
-                    self.send(other, Packet::Moved { port, to: node });
+                    self.tell_place(port, other);
                 }
             }
         }
@@ -80,15 +80,16 @@ impl Engine {
             };
             self.tell_all_nodes(Packet::Relocated { port, to, moves });
         }
-        let relayed = self.flows.get(&FlowKey::Relay(port)).into_iter().flat_map(|flow| &flow.items);
+        let relayed =
+            self.relays(port).flat_map(|(origin, flow)| flow.items.iter().map(move |item| (origin, item)));
         let lost: Vec<_> = relayed
-            .filter(|item| !item.by_once && is_at(item.stage, node))
-            .map(|item| (item.origin, item.sequence))
+            .filter(|(_, item)| is_at(item.stage, node))
+            .map(|(origin, item)| (origin, item.number))
             .collect();
         // If that node has sent the message on, its own report counts as later.
         let moves = self.moves_of(port) + 1;
-        for (origin, sequence) in lost {
-            self.send(origin, Packet::Relayed { port, sequence, at: node, moves });
+        for (origin, number) in lost {
+            self.send(origin, Packet::Relayed { port, number, at: node, moves });
         }
     }
 
@@ -118,8 +119,8 @@ impl Engine {
             .map(|(port, _)| *port)
             .collect();
         for port in believed {
-            if let Some(to) = self.relocated_to(port).filter(|to| *to != node) {
-                self.set_place(port, to);
+            if let Some((moves, to)) = self.relocated_to(port).filter(|(_, to)| *to != node) {
+                self.set_place(port, to, moves);
             }
         }
     }
@@ -188,7 +189,7 @@ impl Engine {
             if let Some(body) = self.body(key.1.port()) {
                 body.incoming -= u32::from(incoming.source != crate::body::Source::Once);
             }
-            self.release_memory(incoming.bytes);
+            self.release_memory(incoming.reserved_bytes);
             self.todo.parcels.extend(incoming.parcel);
         }
         self.words.forget_node(node);
@@ -196,12 +197,13 @@ impl Engine {
         for key in self.flows.keys().copied().collect::<Vec<_>>() {
             self.lose_items(key, node);
         }
+        self.lose_orphans(node);
         for port in self.known.keys().copied().collect::<Vec<_>>() {
             self.strike_off(port, node);
             self.todo.holdings.insert(port);
             self.todo.rooms.insert(port);
             if self.known.get(&port).is_some_and(|known| matches!(known.place, Place::At(at) if at == node)) {
-                self.set_place(port, node);
+                self.set_place(port, node, 0);
             } else {
                 self.skip_lost(port);
                 self.ask_whether_alive(port);
@@ -272,7 +274,7 @@ impl Engine {
         let items = self.flows.get(&FlowKey::Own(port)).into_iter().flat_map(|flow| &flow.items);
         let is_lost = |stage: Stage| matches!(stage, Stage::Queued(at) if self.deaths.dead.contains(&at));
         let gone = items.take_while(|item| matches!(item.stage, Stage::Queued(_)));
-        let through = gone.filter(|item| is_lost(item.stage)).map(|item| item.sequence).max();
+        let through = gone.filter(|item| is_lost(item.stage)).map(|item| item.number).max();
         if let Some(through) = through {
             self.send(to, Packet::Skip { port, through });
         }
@@ -320,9 +322,9 @@ impl Engine {
 
     /// Notes that a message of this node was relayed to that node. The report that it was queued at the
     /// earlier node may not have arrived.
-    pub(super) fn relayed(&mut self, port: PortId, sequence: u64, at: NodeId, moves: u64) {
+    pub(super) fn relayed(&mut self, port: PortId, number: u64, at: NodeId, moves: u64) {
         let flow = self.flows.get_mut(&FlowKey::Own(port));
-        let item = flow.and_then(|flow| flow.items.iter_mut().find(|item| item.sequence == sequence));
+        let item = flow.and_then(|flow| flow.items.iter_mut().find(|item| item.number == number));
         if let Some(item) = item {
             let last = item.note_queued(at, moves);
             if !matches!(item.stage, Stage::Queued(_)) {
@@ -342,9 +344,9 @@ impl Engine {
             let Some(item) = self.flows.get_mut(&key).and_then(|flow| flow.items.get_mut(at)) else { return };
             let stage = core::mem::replace(&mut item.stage, Stage::Unsent);
             match stage {
-                Stage::Requested(node) if !self.is_gone(node) => {
-                    self.take_rights_back(key, at, node);
-                    self.destroy_item(key, at);
+                Stage::Requested(asked) if !item.ways.is_empty() => {
+                    let (parcel, ways) = (item.parcel.take(), core::mem::take(&mut item.ways));
+                    self.orphans.push(Orphan { asked, flow: key, number: item.number, parcel, ways });
                 }
                 stage => self.lose_item(key, at, stage),
             }

@@ -4,7 +4,8 @@
 //! *relays* the messages that had come, and informs nodes that still send requests there of the port's place.
 //! Each node numbers its messages to a port, and the port's node admits them in that order, so neither
 //! relaying nor asking elsewhere changes it. The old node answers only after the new one has confirmed that
-//! it has the port, so no answer leads to a node that does not know the port.
+//! it has the port, so no answer leads to a node that does not know the port. A request is repeated at the new
+//! node only after the old one has refused it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,7 @@ use hiroba_base::NodeId;
 
 use crate::body::{Body, HeldRight, Holder, Parcel, Source};
 use crate::id::{Once, PortId};
-use crate::known::{Flow, Item, Known, Place, Stage};
+use crate::known::{Flow, Item, Known, Place};
 use crate::wire::{BodyOnWire, FlowKey, HolderOnWire, OnceOnWire, Packet};
 
 use super::Engine;
@@ -44,13 +45,21 @@ impl Engine {
         let asking = body.parked.iter().map(|parked| parked.from);
         let asking: BTreeSet<_> = asking.chain(body.promised.iter().map(|(from, _)| *from)).collect();
         known.place = Place::Leaving { to, asking };
+        // Requests for small messages were answered when they were parked.
+        for parked in body.parked.iter().filter(|parked| parked.bytes.is_some()) {
+            self.let_wait(parked.from, parked.flow, parked.number);
+        }
         let queue = core::mem::take(&mut body.queue);
         self.long.hungry.retain(|hungry| *hungry != port);
+        let mut first = BTreeMap::new();
         for queued in queue {
             self.release_memory(queued.reserved_bytes);
+            if let Source::Flow(origin, number) = queued.source {
+                note_first(&mut first, origin, number);
+            }
             self.relay(port, queued.source, queued.parcel);
         }
-        let holders = self.holders_that_leave(port, &mut body);
+        let holders = self.holders_that_leave(port, &mut body, first);
         let onces = body.onces.iter().map(|(serial, (node, hop))| (*serial, *hop, *node)).collect();
         let mut leave = |once: Once| self.send_once_off(once, to).map(|(right, _)| right);
         let no_senders = body.no_senders.and_then(|(sync, once)| Some((sync, leave(once)?)));
@@ -59,6 +68,7 @@ impl Engine {
         let Body { limit, make_send, next_once, .. } = body;
         let former = former.unwrap_or_default();
         let moves = body.moves + 1;
+        self.known.get_mut(&port)?.place_moves = moves;
         Some(BodyOnWire {
             port,
             limit,
@@ -75,39 +85,25 @@ impl Engine {
     }
 
     /// Returns the list of holders with this node on it, which is an ordinary holder from now on. A holder's
-    /// next message is the first that has not reached the new node.
-    fn holders_that_leave(&mut self, port: PortId, body: &mut Body) -> Vec<HolderOnWire> {
-        let me = self.me;
-        let mut first: BTreeMap<NodeId, u64> = BTreeMap::new();
-        let mut note = |origin: NodeId, sequence: u64| {
-            let first = first.entry(origin).or_insert(sequence);
-            *first = (*first).min(sequence);
-        };
-        let relayed = self.flows.get(&FlowKey::Relay(port)).into_iter().flat_map(|flow| &flow.items);
-        for item in relayed.filter(|item| !item.by_once && item.parcel.is_some()) {
-            note(item.origin, item.sequence);
-        }
+    /// next message is the first that has not been taken off the queue, if it was in there: this node relays
+    /// it. Those that it relays since earlier stays count as the present stay's list says.
+    fn holders_that_leave(
+        &mut self,
+        port: PortId,
+        body: &mut Body,
+        mut first: BTreeMap<NodeId, u64>,
+    ) -> Vec<HolderOnWire> {
         for ((_, flow, _), incoming) in &self.long.incoming {
-            if let Source::Flow(origin, sequence) = incoming.source
+            if let Source::Flow(origin, number) = incoming.source
                 && flow.port() == port
             {
-                note(origin, sequence);
+                note_first(&mut first, origin, number);
             }
         }
-        let own = self.flows.get(&FlowKey::Own(port));
-        // A message in a queue elsewhere comes by a relay, and may not have come yet.
-        let next_here = body.holder(me).next;
-        let own_next = own.map_or(0, |flow| {
-            let has_come = |item: &Item| item.sequence < next_here;
-            let waiting = flow.items.iter().find(|item| !has_come(item));
-            waiting.map_or(flow.next_number, |item| item.sequence)
-        });
         let known = self.known.get_mut(&port).expect("the port is leaving");
-        let holder = body.holder(me);
+        let holder = body.holder(self.me);
         let version = holder.version.max(known.report.version) + 1;
-        let next = own_next;
-        *holder =
-            Holder { holds: true, version, seen: known.seen, grants: known.seen, next, taken: holder.taken };
+        *holder = Holder { holds: true, version, seen: known.seen, grants: known.seen, ..*holder };
         let report = &mut known.report;
         (report.holds, report.seen) = (true, known.seen);
         (report.version, report.acknowledged) = (version, version);
@@ -132,21 +128,36 @@ impl Engine {
             return;
         };
         known.carried += 1;
-        let (origin, sequence, by_once) = match source {
-            Source::Flow(origin, sequence) => (origin, sequence, false),
-            Source::Once => (me, 0, true),
+        let (key, number) = match source {
+            Source::Flow(origin, number) => (FlowKey::Relay(port, origin), number),
+            Source::Once => {
+                self.next_relay += 1;
+                (FlowKey::RelayOnce(port), self.next_relay)
+            }
             Source::Local => {
+                // A message that was queued directly becomes one of this node's flow, so that those that its
+                // threads send next wait for it if the port comes back first.
                 let flow = self.flows.entry(FlowKey::Own(port)).or_default();
+                let number = flow.next_number;
                 flow.next_number += 1;
-                (me, flow.next_number - 1, false)
+                flow.items.push_back(Item::queued(number, me));
+                (FlowKey::Relay(port, me), number)
             }
         };
-        let key = FlowKey::Relay(port);
-        let flow: &mut Flow = self.flows.entry(key).or_default();
-        let number = self.next_relay;
-        self.next_relay += 1;
-        flow.items.push_back(Item::new(number, origin, sequence, by_once, parcel));
+        // A message may come here again, by a way round other nodes, after later ones of its origin.
+        let items = &mut self.flows.entry(key).or_default().items;
+        let at = items.partition_point(|item| item.number <= number);
+        items.insert(at, Item::new(number, parcel));
         self.todo.flows.insert(key);
+    }
+
+    /// Returns the flows of messages by send rights that this node relays to a port, and their origins.
+    pub(super) fn relays(&self, port: PortId) -> impl Iterator<Item = (NodeId, &Flow)> {
+        let of_port = FlowKey::Relay(port, NodeId::ZERO)..=FlowKey::Relay(port, NodeId(u16::MAX));
+        self.flows.range(of_port).filter_map(|(key, flow)| match key {
+            FlowKey::Relay(_, origin) => Some((*origin, flow)),
+            FlowKey::Own(_) | FlowKey::RelayOnce(_) | FlowKey::Once(..) => None,
+        })
     }
 
     /// Takes a port that has come with a message.
@@ -163,6 +174,13 @@ impl Engine {
         let mut body = Body::new(wire.limit);
         (body.make_send, body.next_once, body.in_transit) = (wire.make_send, wire.next_once, true);
         (body.journey, body.moves) = (wire.journey, wire.moves);
+        // Long messages that began to come when the port was here before.
+        let still_come = self
+            .long
+            .incoming
+            .iter()
+            .filter(|((_, flow, _), incoming)| flow.port() == port && incoming.source != Source::Once);
+        body.incoming = still_come.count() as u32;
         for holder in wire.holders {
             let HolderOnWire { node, holds, version, seen, grants, next, taken } = holder;
             body.holders.insert(node, Holder { holds, version, seen, grants, next, taken });
@@ -177,9 +195,14 @@ impl Engine {
             .former
             .iter()
             .any(|node| self.deaths.dead.contains(node) || self.deaths.dying.contains_key(node));
-        known.place = Place::Here(Box::new(body));
+        known.place_moves = wire.moves;
+        let place = core::mem::replace(&mut known.place, Place::Here(Box::new(body)));
         let claims: Vec<_> = known.claims.keys().copied().collect();
-        self.send(from, Packet::Taken { port });
+        self.send(from, Packet::Taken { port, moves: wire.moves });
+        // The port has come back before the node that it had left for confirmed it.
+        if let Place::Leaving { asking, .. } = place {
+            asking.into_iter().filter(|node| *node != me).for_each(|node| self.tell_place(port, node));
+        }
         if former_is_gone {
             self.tell_all_nodes(Packet::Relocated { port, to: me, moves: wire.moves });
         }
@@ -197,30 +220,12 @@ impl Engine {
         HeldRight::Receive(port, wire.journey)
     }
 
-    /// Sends the messages for a port whose place has become known.
+    /// Sends the messages for a port whose place has become known. Requests that are out are answered by the
+    /// nodes that they went to: the port may have been there when they came.
     fn resume(&mut self, port: PortId) {
-        for key in self.flows.keys().copied().filter(|key| key.port() == port).collect::<Vec<_>>() {
-            let place = self.place_of(port);
-            let flow = self.flows.get_mut(&key).expect("it was found");
+        for (key, flow) in self.flows.iter_mut().filter(|(key, _)| key.port() == port) {
             flow.waiting = false;
-            let asked: Vec<_> = flow
-                .items
-                .iter()
-                .enumerate()
-                .filter_map(|(at, item)| match item.stage {
-                    Stage::Requested(node)
-                        if Some(node) != place && !self.deaths.dying.contains_key(&node) =>
-                    {
-                        Some((at, node))
-                    }
-                    _ => None,
-                })
-                .collect();
-            for (at, node) in asked {
-                self.flows.get_mut(&key).expect("it was found").items[at].stage = Stage::Unsent;
-                self.take_rights_back(key, at, node);
-            }
-            self.todo.flows.insert(key);
+            self.todo.flows.insert(*key);
         }
         self.todo.holdings.insert(port);
         self.todo.rooms.insert(port);
@@ -229,38 +234,50 @@ impl Engine {
     }
 
     /// Handles that the new node has the port: informs the nodes that have asked meanwhile.
-    pub(super) fn port_taken(&mut self, from: NodeId, port: PortId) {
+    pub(super) fn port_taken(&mut self, from: NodeId, port: PortId, moves: u64) {
         let Some(known) = self.known.get_mut(&port) else { return };
         let Place::Leaving { to, asking } = &mut known.place else { return };
-        if *to != from {
+        if *to != from || known.place_moves != moves {
             return;
         }
         let asking = core::mem::take(asking);
         known.place = Place::At(from);
         for node in asking {
             if node != self.me {
-                self.send(node, Packet::Moved { port, to: from });
+                self.tell_place(port, node);
             }
         }
         self.report_anew(port);
         self.resume(port);
     }
 
-    /// Handles an answer that a port is elsewhere, from the node that was asked.
-    pub(super) fn port_moved(&mut self, from: NodeId, port: PortId, to: NodeId) {
-        match self.known.get(&port).map(|known| &known.place) {
-            Some(Place::At(at)) if *at == from && to != self.me => self.set_place(port, to),
+    /// Informs a node that has asked for a port of the port's place.
+    pub(super) fn tell_place(&mut self, port: PortId, asking: NodeId) {
+        let Some(to) = self.place_of(port) else { return };
+        let moves = self.known[&port].place_moves;
+        self.send(asking, Packet::Moved { port, to, moves });
+    }
+
+    /// Handles an answer that a port is elsewhere. Two nodes that the port has left one after the other may
+    /// each believe it to be at the other, so the answer counts only if it tells of a later move.
+    pub(super) fn port_moved(&mut self, port: PortId, to: NodeId, moves: u64) {
+        let Some(known) = self.known.get(&port) else { return };
+        match known.place {
+            Place::At(_) if moves > known.place_moves && to != self.me => self.set_place(port, to, moves),
+            // Requests went to a former node of the port.
+            Place::At(at) if moves == known.place_moves && to == at => self.resume(port),
             // The port has come here meanwhile, and that node does not know of the requests sent there.
-            Some(Place::Here(_)) => self.resume(port),
-            _ => {}
+            Place::Here(_) => self.resume(port),
+            Place::At(_) | Place::Leaving { .. } => {}
         }
     }
 
-    /// Returns the reported node of a port, unless the report is from before this node had the port.
-    pub(super) fn relocated_to(&self, port: PortId) -> Option<NodeId> {
+    /// Returns the reported node of a port with its number of moves by then, unless the report is from before
+    /// this node had the port.
+    pub(super) fn relocated_to(&self, port: PortId) -> Option<(u64, NodeId)> {
         let (moves, to) = self.deaths.relocated.get(&port).copied()?;
         let had = self.known.get(&port).filter(|known| known.former.contains(&self.me));
-        had.is_none_or(|known| moves > known.moves).then_some(to)
+        had.is_none_or(|known| moves > known.moves).then_some((moves, to))
     }
 
     /// Handles a report of a port that has been on a dying node. It may arrive before the report of the
@@ -271,23 +288,25 @@ impl Engine {
         }
         let latest = self.deaths.relocated.entry(port).or_insert((moves, to));
         *latest = (*latest).max((moves, to));
-        let Some(to) = self.relocated_to(port) else { return };
+        let Some((moves, to)) = self.relocated_to(port) else { return };
         if let Some(Known { place: Place::At(at), .. }) = self.known.get(&port)
             && (self.deaths.dead.contains(at) || self.deaths.dying.contains_key(at))
         {
-            self.set_place(port, to);
+            self.set_place(port, to, moves);
         }
     }
 
-    /// Notes that the port is at `to`. If that node is dead, the port is at the reported node, or lost.
-    pub(super) fn set_place(&mut self, port: PortId, to: NodeId) {
-        let to = if self.deaths.dead.contains(&to) { self.relocated_to(port) } else { Some(to) };
-        let Some(to) = to.filter(|to| !self.deaths.dead.contains(to)) else {
+    /// Notes that the port is at `to`, after that number of moves. If that node is dead, the port is at the
+    /// reported node, or lost.
+    pub(super) fn set_place(&mut self, port: PortId, to: NodeId, moves: u64) {
+        let place = if self.deaths.dead.contains(&to) { self.relocated_to(port) } else { Some((moves, to)) };
+        let Some((moves, to)) = place.filter(|(_, to)| !self.deaths.dead.contains(to)) else {
             self.lose_port(port);
             return;
         };
         let Some(known) = self.known.get_mut(&port) else { return };
         known.place = Place::At(to);
+        known.place_moves = known.place_moves.max(moves);
         self.report_anew(port);
         self.skip_lost(port);
         self.resume(port);
@@ -306,4 +325,9 @@ impl Engine {
         }
         claims.into_iter().for_each(|once| self.send_claim(once));
     }
+}
+
+fn note_first(first: &mut BTreeMap<NodeId, u64>, origin: NodeId, number: u64) {
+    let first = first.entry(origin).or_insert(number);
+    *first = (*first).min(number);
 }

@@ -244,7 +244,7 @@ impl Engine {
     /// Returns the state of a port of which a right has come, or `None` if the port is dead.
     fn know(&mut self, port: PortId, at: NodeId) -> Option<&mut Known> {
         if !self.known.contains_key(&port) {
-            let at = if self.deaths.dead.contains(&at) { self.relocated_to(port)? } else { at };
+            let at = if self.deaths.dead.contains(&at) { self.relocated_to(port)?.1 } else { at };
             if at == self.me || self.deaths.dead.contains(&at) {
                 return None;
             }
@@ -360,10 +360,7 @@ impl Engine {
         let port = once.port;
         match self.known.get_mut(&port).map(|known| &mut known.place) {
             None => self.send(from, Packet::Dead { port }),
-            Some(Place::At(node)) => {
-                let to = *node;
-                self.send(from, Packet::Moved { port, to });
-            }
+            Some(Place::At(_)) => self.tell_place(port, from),
             Some(Place::Leaving { asking, .. }) => _ = asking.insert(from),
             Some(Place::Here(_)) => {
                 self.claimed_here(once, holder);
@@ -383,10 +380,7 @@ impl Engine {
     pub(super) fn take_report(&mut self, from: NodeId, port: PortId, holds: bool, seen: u64, version: u64) {
         match self.known.get_mut(&port).map(|known| &mut known.place) {
             None => self.send(from, Packet::Dead { port }),
-            Some(Place::At(node)) => {
-                let to = *node;
-                self.send(from, Packet::Moved { port, to });
-            }
+            Some(Place::At(_)) => self.tell_place(port, from),
             Some(Place::Leaving { asking, .. }) => _ = asking.insert(from),
             Some(Place::Here(body)) => {
                 let holder = body.holder(from);
@@ -528,6 +522,8 @@ impl Engine {
         told.extend(body.holders.keys().copied());
         told.extend(body.onces.values().map(|(node, _)| *node));
         told.extend(body.parked.iter().map(|parked| parked.from));
+        // Rights that long messages use are not listed any more, while their pieces come.
+        told.extend(self.long.incoming.keys().filter(|(_, flow, _)| flow.port() == port).map(|key| key.0));
         told.remove(&self.me);
         let queue = core::mem::take(&mut body.queue);
         let asked = body.no_senders.take().map(|(_, once)| once);
@@ -543,10 +539,11 @@ impl Engine {
     }
 
     /// Handles a report that a port is dead.
-    pub(super) fn port_died(&mut self, port: PortId) {
+    pub(super) fn port_died(&mut self, from: NodeId, port: PortId) {
         if self.known.get(&port).is_some_and(|known| known.body().is_none()) {
             self.bury(port);
         }
+        self.destroy_orphans(from, port);
     }
 
     /// Ends all sending to the port: its names become dead names, messages under way are destroyed, and
@@ -556,7 +553,7 @@ impl Engine {
             self.long.incoming.keys().copied().filter(|(_, flow, _)| flow.port() == port).collect();
         for key in late.drain(..) {
             let incoming = self.long.incoming.remove(&key).expect("it was found");
-            self.release_memory(incoming.bytes);
+            self.release_memory(incoming.reserved_bytes);
             self.todo.parcels.extend(incoming.parcel);
         }
         self.fail_blocked(port, PortError::DeadDestination);

@@ -7,7 +7,7 @@ use crate::body::{HeldRight, Owed, Parcel, Source};
 use crate::effect::{Outcome, Patience, Tail};
 use crate::error::PortError;
 use crate::id::{Name, Once, PortId, Ticket};
-use crate::known::{Blocked, Flow, Item, Place, Stage, Then, Way};
+use crate::known::{Blocked, Flow, Item, Orphan, Place, Stage, Then, Way};
 use crate::message::{Disposition, Message, RightToSend};
 use crate::names::Entry;
 use crate::wire::{Answered, FlowKey, Head, ITEMS_MAX, Load, Packet, RELEASED_BYTES_MAX};
@@ -117,10 +117,10 @@ impl Engine {
             self.enqueue(port, Source::Local, parcel, 0);
             return;
         }
-        let (me, flow) = (self.me, self.flows.entry(key).or_default());
+        let flow = self.flows.entry(key).or_default();
         let number = flow.next_number;
         flow.next_number += 1;
-        flow.items.push_back(Item::new(number, me, number, false, parcel));
+        flow.items.push_back(Item::new(number, parcel));
         self.todo.flows.insert(key);
     }
 
@@ -136,7 +136,7 @@ impl Engine {
             return;
         }
         let key = FlowKey::Once(once.port, once.serial);
-        let item = Item::new(0, self.me, 0, false, parcel);
+        let item = Item::new(0, parcel);
         self.flows
             .insert(key, Flow { items: [item].into(), hop: once.hop, next_number: 1, ..Flow::default() });
         self.todo.flows.insert(key);
@@ -264,19 +264,10 @@ impl Engine {
             && let Some(at) = flow.items.iter().position(|item| item.stage == Stage::Unsent)
         {
             let is_behind = flow.items.iter().take(at).any(|item| !matches!(item.stage, Stage::Queued(_)));
-            let Item { number, origin, sequence, by_once, .. } = flow.items[at];
-            let asked = Asked { from: me, flow: key, number, origin, sequence, hop: u32::from(by_once) };
+            let number = flow.items[at].number;
+            let asked = Asked { from: me, flow: key, number, hop: 0 };
             if is_behind {
                 return;
-            }
-            if self.has_come(&asked) {
-                // A relay has brought it.
-                self.item_at(key, at).stage = Stage::Queued(me);
-                self.close_item(key, at);
-                if matches!(key, FlowKey::Relay(_)) {
-                    self.drop_item(key, at);
-                }
-                continue;
             }
             if !self.is_in_turn(&asked) {
                 self.flows.get_mut(&key).expect("the flow is looked at").waiting = true;
@@ -288,12 +279,14 @@ impl Engine {
             item.stage = Stage::Queued(me);
             let parcel = item.parcel.take().expect("a message that was not sent is here");
             self.release_send(port);
-            if matches!(key, FlowKey::Relay(_)) {
+            if !matches!(key, FlowKey::Own(_)) {
                 self.drop_item(key, at);
-                if !by_once && origin != me {
-                    let moves = self.moves_of(port);
-                    self.send(origin, Packet::Relayed { port, sequence, at: me, moves });
-                }
+            }
+            if let FlowKey::Relay(_, origin) = key
+                && origin != me
+            {
+                let moves = self.moves_of(port);
+                self.send(origin, Packet::Relayed { port, number, at: me, moves });
             }
             self.enqueue(port, asked.source(), parcel, 0);
             self.todo.rooms.insert(port);
@@ -311,18 +304,17 @@ impl Engine {
     /// Requests room (section 5.2, (A)). A small message travels with the request.
     fn request(&mut self, key: FlowKey, at: usize, to: NodeId) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
-        let item = &mut flow.items[at];
-        let hop = if matches!(key, FlowKey::Relay(_)) { u32::from(item.by_once) } else { flow.hop };
-        let (number, origin, sequence) = (item.number, item.origin, item.sequence);
+        let (hop, item) = (flow.hop, &mut flow.items[at]);
+        let number = item.number;
         item.stage = Stage::Requested(to);
         let parcel = item.parcel.take().expect("a message that was not sent is here");
         if self.is_long(&parcel) {
             let load = Load::Bytes(parcel.data_bytes());
-            self.send(to, Packet::Request { flow: key, number, origin, sequence, hop, load });
+            self.send(to, Packet::Request { flow: key, number, hop, load });
         } else {
             let (head, ways) = self.head_of(&parcel, to);
             let load = Load::Whole { head, released: &parcel.released, data: &[] };
-            let request = Packet::Request { flow: key, number, origin, sequence, hop, load };
+            let request = Packet::Request { flow: key, number, hop, load };
             let bytes = parcel.data_bytes() as usize;
             self.send_encoded(to, request, None, parcel.owes(to), |envelope| {
                 let mut encoded = envelope.encode_before_data(bytes, bytes);
@@ -400,31 +392,31 @@ impl Engine {
         sent == total
     }
 
-    /// Returns the item of a flow that an answer is about, if its stage fits the answer.
-    fn find(&mut self, key: FlowKey, number: u64) -> Option<(usize, &mut Item)> {
+    /// Returns the item of a flow that an answer is about. A message that comes back to a node that relayed it
+    /// before may overtake the answer to the earlier request: the first of equal numbers is the older one.
+    fn find(&mut self, from: NodeId, key: FlowKey, number: u64) -> Option<(usize, &mut Item)> {
+        let asked = |stage| match stage {
+            Stage::Requested(at) | Stage::Permitted { at, .. } => at == from,
+            Stage::Unsent | Stage::Queued(_) => false,
+        };
         let items = &mut self.flows.get_mut(&key)?.items;
-        items.iter_mut().enumerate().find(|(_, item)| item.number == number)
+        items.iter_mut().enumerate().find(|(_, item)| item.number == number && asked(item.stage))
     }
 
     /// Handles that the message is in the queue (I).
     pub(super) fn message_queued(&mut self, from: NodeId, answered: Answered) {
         let Answered { flow: key, number, moves } = answered;
-        let Some((at, item)) = self.find(key, number) else { return };
-        let awaited = match item.stage {
-            Stage::Requested(node) | Stage::Permitted { at: node, .. } => node == from,
-            Stage::Unsent | Stage::Queued(_) => false,
-        };
-        if !awaited {
+        if let Some(orphan) = self.take_orphan(from, key, number) {
+            self.close_parcel(key, orphan.parcel, orphan.ways);
             return;
         }
+        let Some((at, item)) = self.find(from, key, number) else { return };
         item.stage = Stage::Queued(item.note_queued(from, moves));
-        let (origin, sequence, by_once) = (item.origin, item.sequence, item.by_once);
         self.close_item(key, at);
-        if let FlowKey::Relay(port) = key
-            && !by_once
+        if let FlowKey::Relay(port, origin) = key
             && origin != from
         {
-            self.send(origin, Packet::Relayed { port, sequence, at: from, moves });
+            self.send(origin, Packet::Relayed { port, number, at: from, moves });
         }
         if !matches!(key, FlowKey::Own(_)) {
             self.drop_item(key, at);
@@ -439,6 +431,10 @@ impl Engine {
     pub(super) fn close_item(&mut self, key: FlowKey, at: usize) {
         let item = self.item_at(key, at);
         let (parcel, ways) = (item.parcel.take(), core::mem::take(&mut item.ways));
+        self.close_parcel(key, parcel, ways);
+    }
+
+    fn close_parcel(&mut self, key: FlowKey, parcel: Option<Parcel>, ways: Vec<Way>) {
         for way in ways {
             self.grant_answered(way);
         }
@@ -462,39 +458,89 @@ impl Engine {
     }
 
     /// Handles that a request must wait. This node still holds the message, and gets its rights back.
-    pub(super) fn told_to_wait(&mut self, from: NodeId, key: FlowKey, number: u64) {
-        let is_still_there = self.place_of(key.port()) == Some(from);
-        if self.take_back(from, key, number)
+    pub(super) fn told_to_wait(&mut self, from: NodeId, key: FlowKey, number: u64, moves: u64) {
+        if let Some(orphan) = self.take_orphan(from, key, number) {
+            self.destroy_orphan(orphan);
+            return;
+        }
+        let is_still_there = self.is_still_there(key.port(), from, moves);
+        if self.take_back(from, key, number).is_some()
             && let Some(flow) = self.flows.get_mut(&key)
         {
             // An answer of the port's former node does not lead to a `Ready`: the request goes to the present
-            // one.
-            flow.waiting |= is_still_there;
+            // one, even if that let a later message wait, perhaps for this one.
+            flow.waiting = is_still_there;
             self.todo.flows.insert(key);
         }
     }
 
-    /// Takes back a refused request. Returns true if it was out.
-    fn take_back(&mut self, from: NodeId, key: FlowKey, number: u64) -> bool {
-        let Some((at, item)) = self.find(key, number) else { return false };
-        if item.stage != Stage::Requested(from) {
+    /// Returns true if the port has not moved, as far as this node knows, since that node had it after so many
+    /// moves.
+    fn is_still_there(&mut self, port: PortId, node: NodeId, moves: u64) -> bool {
+        let Some(known) = self.known.get_mut(&port) else { return false };
+        if known.place_moves > moves {
             return false;
         }
+        match known.place {
+            Place::At(at) if at == node => {
+                // A right does not tell how often its port has moved.
+                known.place_moves = moves;
+                true
+            }
+            Place::At(_) | Place::Leaving { .. } | Place::Here(_) => false,
+        }
+    }
+
+    /// Takes back a refused request. Returns the message's place in its flow if the request was out.
+    fn take_back(&mut self, from: NodeId, key: FlowKey, number: u64) -> Option<usize> {
+        let (at, item) = self.find(from, key, number)?;
+        if item.stage != Stage::Requested(from) {
+            return None;
+        }
         item.stage = Stage::Unsent;
-        self.take_rights_back(key, at, from);
-        true
+        let (mut parcel, ways) = (item.parcel.take(), core::mem::take(&mut item.ways));
+        self.take_rights_back(&mut parcel, ways, from);
+        self.item_at(key, at).parcel = parcel;
+        Some(at)
     }
 
     /// Takes back the rights of a message that was refused.
-    pub(super) fn take_rights_back(&mut self, key: FlowKey, at: usize, from: NodeId) {
-        let ways = core::mem::take(&mut self.item_at(key, at).ways);
+    fn take_rights_back(&mut self, parcel: &mut Option<Parcel>, ways: Vec<Way>, from: NodeId) {
         for (index, way) in ways.into_iter().enumerate() {
             let hop = self.right_came_back(way, from);
-            if let (Some(hop), Some(parcel)) = (hop, &mut self.item_at(key, at).parcel)
+            if let (Some(hop), Some(parcel)) = (hop, parcel.as_mut())
                 && let HeldRight::Once(once) = &mut parcel.rights[index]
             {
                 once.hop = hop;
             }
+        }
+    }
+
+    fn take_orphan(&mut self, asked: NodeId, flow: FlowKey, number: u64) -> Option<Orphan> {
+        let is_it = |orphan: &Orphan| (orphan.asked, orphan.flow, orphan.number) == (asked, flow, number);
+        let at = self.orphans.iter().position(is_it)?;
+        Some(self.orphans.swap_remove(at))
+    }
+
+    fn destroy_orphan(&mut self, orphan: Orphan) {
+        let Orphan { asked, flow, mut parcel, ways, .. } = orphan;
+        self.take_rights_back(&mut parcel, ways, asked);
+        self.destroy_parcel_of(flow, parcel);
+    }
+
+    /// Handles that a node has no port of that identity, and so has refused, or will refuse, all requests for
+    /// it that it has not answered.
+    pub(super) fn destroy_orphans(&mut self, asked: NodeId, port: PortId) {
+        let is_refused = |orphan: &mut Orphan| orphan.asked == asked && orphan.flow.port() == port;
+        for orphan in self.orphans.extract_if(.., is_refused).collect::<Vec<_>>() {
+            self.destroy_orphan(orphan);
+        }
+    }
+
+    /// Handles that the messages of requests to a dead node are lost with it.
+    pub(super) fn lose_orphans(&mut self, node: NodeId) {
+        for orphan in self.orphans.extract_if(.., |orphan| orphan.asked == node).collect::<Vec<_>>() {
+            self.close_parcel(orphan.flow, orphan.parcel, orphan.ways);
         }
     }
 
@@ -506,7 +552,7 @@ impl Engine {
     }
 
     pub(super) fn permitted(&mut self, from: NodeId, key: FlowKey, number: u64) {
-        let Some((_, item)) = self.find(key, number) else { return };
+        let Some((_, item)) = self.find(from, key, number) else { return };
         if item.stage == Stage::Requested(from) {
             item.stage = Stage::Permitted { at: from, begun: false, sent: 0, came: 0 };
             self.told_to_go_on(key);
@@ -514,10 +560,8 @@ impl Engine {
     }
 
     pub(super) fn more(&mut self, from: NodeId, key: FlowKey, number: u64, through: u64) {
-        let Some((_, item)) = self.find(key, number) else { return };
-        if let Stage::Permitted { at, sent, came, .. } = &mut item.stage
-            && *at == from
-        {
+        let Some((_, item)) = self.find(from, key, number) else { return };
+        if let Stage::Permitted { sent, came, .. } = &mut item.stage {
             *came = through.clamp(*came, *sent);
             self.todo.flows.insert(key);
         }
@@ -525,9 +569,7 @@ impl Engine {
 
     /// Destroys the message: the port's node knows no such right.
     pub(super) fn denied(&mut self, from: NodeId, key: FlowKey, number: u64) {
-        if self.take_back(from, key, number)
-            && let Some((at, _)) = self.find(key, number)
-        {
+        if let Some(at) = self.take_back(from, key, number) {
             self.destroy_item(key, at);
             self.drop_item(key, at);
             self.todo.flows.insert(key);
@@ -537,6 +579,10 @@ impl Engine {
     /// Destroys a message that will not be sent.
     pub(super) fn destroy_item(&mut self, key: FlowKey, at: usize) {
         let parcel = self.item_at(key, at).parcel.take();
+        self.destroy_parcel_of(key, parcel);
+    }
+
+    fn destroy_parcel_of(&mut self, key: FlowKey, parcel: Option<Parcel>) {
         if let Some(parcel) = parcel {
             self.todo.parcels.push(parcel);
             if !matches!(key, FlowKey::Once(..)) {
@@ -550,7 +596,7 @@ impl Engine {
     pub(super) fn messages_accepted(&mut self, port: PortId, through: u64) {
         let key = FlowKey::Own(port);
         while let Some(flow) = self.flows.get(&key)
-            && flow.items.front().is_some_and(|item| item.sequence <= through && item.stage != Stage::Unsent)
+            && flow.items.front().is_some_and(|item| item.number <= through && item.stage != Stage::Unsent)
         {
             self.close_item(key, 0);
             self.drop_item(key, 0);
@@ -640,15 +686,7 @@ impl Engine {
                 .iter()
                 .any(|parked| parked.from == me && parked.flow == key && parked.bytes.is_none())
         {
-            body.parked.push_back(crate::body::Parked {
-                from: me,
-                flow: key,
-                origin: me,
-                sequence: 0,
-                number: 0,
-                bytes: None,
-                by_once: false,
-            });
+            body.parked.push_back(crate::body::Parked { from: me, flow: key, number: 0, bytes: None });
         }
         self.todo.rooms.insert(port);
     }

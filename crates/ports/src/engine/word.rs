@@ -1,9 +1,8 @@
 //! Reports to other nodes about their messages: those that are in queues here, and those that were taken.
 //!
-//! Reports precede the content of their packet, so that they arrive in the order in which they were made. A
-//! report that a message is in a queue is sent at once. No thread waits for a report that messages were
-//! taken: the next packet to the node carries it. It is sent alone when it has waited too long, or when it
-//! covers so many messages that the other node might have to wait.
+//! Reports precede the content of their packet, so that they arrive in the order in which they were made. No
+//! thread waits for them: the next packet to the node carries them. They are sent alone when one has waited
+//! too long, or when they cover so many messages that the other node might have to wait.
 
 use hiroba_base::{Instant, NodeId};
 
@@ -102,16 +101,23 @@ impl Words {
 }
 
 impl Engine {
-    /// Reports that a request's message is in the queue. The report is sent at once: while it waits, its port
-    /// might move on, and a request that was taken would be sent again.
+    /// Reports that a request's message is in the queue.
     pub(super) fn answer_queued(&mut self, to: NodeId, flow: FlowKey, number: u64) {
         if self.is_gone(to) {
             return;
         }
         let moves = self.moves_of(flow.port());
         let due = self.now + self.config.word_delay;
-        self.words.change(to, due, |kept| kept.word.queued.push(Answered { flow, number, moves }));
-        self.send(to, Packet::WordAlone);
+        // Part of the requests that the sender may have out, and part of what fits into a packet.
+        let most = (self.config.requests_max / 2).clamp(1, WORDS_MAX);
+        let mut goes = false;
+        self.words.change(to, due, |kept| {
+            kept.word.queued.push(Answered { flow, number, moves });
+            goes = kept.word.queued.len() >= most;
+        });
+        if goes {
+            self.send(to, Packet::WordAlone);
+        }
     }
 
     /// Reports that messages of `origin` through `sequence` were taken off the queue, or lost (section 5.4).

@@ -487,3 +487,205 @@ fn who_gets_a_port_that_it_has_asked_about_mourns() {
     ];
     runs_with(4, 5, 387_993_559_686_736_569, &ops);
 }
+
+/// The right that a long message uses is not listed any more while its pieces come.
+#[test]
+fn who_sends_a_long_message_is_told_that_its_port_has_died() {
+    let ops = [
+        Op::Receive { node: 3, from: 0, waits: true },
+        Op::Allocate { node: 82 },
+        Op::Send { node: 4, to: 44, rights: vec![(3, 91)], size: 108, waits: 100 },
+        Op::Send { node: 181, to: 0, rights: vec![], size: 0, waits: 204 },
+        Op::Deliver { packets: 1 },
+        Op::Allocate { node: 17 },
+        Op::Allocate { node: 8 },
+        Op::Send { node: 183, to: 32, rights: vec![], size: 218, waits: 0 },
+        Op::Allocate { node: 0 },
+        Op::Deliver { packets: 8 },
+        Op::GiveUp { node: 139, name: 55, whole: false },
+    ];
+    runs(3, 13_186_809_922_503_905_545, &ops);
+}
+
+/// The message behind it contained the port whose queue used up the memory.
+#[test]
+fn a_node_needs_no_memory_for_its_own_messages_that_come_back() {
+    let ops = [
+        Op::Send { node: 218, to: 181, rights: vec![(52, 0), (60, 91)], size: 0, waits: 0 },
+        Op::Send { node: 115, to: 29, rights: vec![(59, 31), (179, 55)], size: 0, waits: 44 },
+        Op::Allocate { node: 0 },
+        Op::Deliver { packets: 1 },
+        Op::Send { node: 192, to: 105, rights: vec![], size: 84, waits: 4 },
+        Op::Receive { node: 131, from: 0, waits: false },
+        Op::Send { node: 91, to: 7, rights: vec![(0, 19)], size: 84, waits: 24 },
+        Op::Allocate { node: 110 },
+        Op::Receive { node: 54, from: 91, waits: false },
+        Op::Receive { node: 0, from: 0, waits: false },
+        Op::Allocate { node: 5 },
+        Op::Send { node: 87, to: 0, rights: vec![], size: 0, waits: 116 },
+        Op::Send { node: 109, to: 101, rights: vec![(0, 0)], size: 124, waits: 0 },
+        Op::Send { node: 104, to: 56, rights: vec![], size: 84, waits: 68 },
+        Op::Allocate { node: 9 },
+        Op::Send { node: 252, to: 0, rights: vec![(10, 8), (9, 126)], size: 35, waits: 16 },
+        Op::GiveUp { node: 9, name: 53, whole: false },
+        Op::Deliver { packets: 10 },
+        Op::Deliver { packets: 79 },
+        Op::Allocate { node: 4 },
+        Op::Allocate { node: 28 },
+        Op::Deliver { packets: 51 },
+        Op::Receive { node: 199, from: 0, waits: false },
+        Op::Send { node: 3, to: 0, rights: vec![], size: 231, waits: 0 },
+        Op::Send { node: 52, to: 0, rights: vec![(40, 200)], size: 1, waits: 164 },
+        Op::Allocate { node: 72 },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::Deliver { packets: 18 },
+        Op::Receive { node: 211, from: 0, waits: false },
+        Op::Deliver { packets: 4 },
+        Op::Receive { node: 235, from: 0, waits: true },
+        Op::Allocate { node: 94 },
+        Op::Send { node: 6, to: 233, rights: vec![], size: 58, waits: 72 },
+        Op::Deliver { packets: 3 },
+        Op::Send { node: 143, to: 8, rights: vec![(31, 237)], size: 0, waits: 0 },
+        Op::Send { node: 142, to: 29, rights: vec![], size: 175, waits: 0 },
+    ];
+    runs_with(2, 4, 2914094881133969836, &ops);
+}
+
+/// The port was dead, but the node that was asked had taken the message, and the rights with it.
+#[test]
+fn rights_in_a_request_to_a_dead_port_are_not_taken_back_too_early() {
+    let ops = [
+        Op::Send { node: 12, to: 66, rights: vec![], size: 50, waits: 68 },
+        Op::Deliver { packets: 108 },
+        Op::Send { node: 19, to: 202, rights: vec![(56, 14)], size: 170, waits: 76 },
+        Op::Allocate { node: 71 },
+        Op::Deliver { packets: 69 },
+        Op::Send { node: 4, to: 7, rights: vec![], size: 0, waits: 164 },
+        Op::Send { node: 109, to: 3, rights: vec![], size: 175, waits: 44 },
+        Op::Deliver { packets: 114 },
+        Op::Deliver { packets: 150 },
+        Op::Deliver { packets: 1 },
+        Op::Deliver { packets: 1 },
+        Op::Send { node: 62, to: 53, rights: vec![], size: 82, waits: 44 },
+        Op::Send { node: 4, to: 0, rights: vec![(67, 48), (71, 12), (20, 73)], size: 84, waits: 16 },
+        Op::Deliver { packets: 114 },
+        Op::Deliver { packets: 1 },
+        Op::Deliver { packets: 97 },
+        Op::Deliver { packets: 1 },
+        Op::Receive { node: 41, from: 0, waits: false },
+        Op::Send { node: 152, to: 0, rights: vec![(32, 150)], size: 124, waits: 100 },
+        Op::Allocate { node: 28 },
+        Op::Receive { node: 20, from: 29, waits: true },
+        Op::Deliver { packets: 55 },
+        Op::Send { node: 69, to: 0, rights: vec![(63, 2), (9, 216)], size: 84, waits: 8 },
+        Op::Allocate { node: 125 },
+        Op::Receive { node: 57, from: 104, waits: false },
+        Op::Deliver { packets: 54 },
+        Op::Receive { node: 102, from: 0, waits: false },
+        Op::Deliver { packets: 2 },
+        Op::Deliver { packets: 1 },
+        Op::Deliver { packets: 1 },
+        Op::Send { node: 129, to: 81, rights: vec![(116, 19)], size: 0, waits: 32 },
+        Op::Deliver { packets: 8 },
+        Op::Send { node: 22, to: 13, rights: vec![(32, 35)], size: 0, waits: 168 },
+        Op::Send { node: 133, to: 14, rights: vec![], size: 0, waits: 4 },
+        Op::Send { node: 27, to: 56, rights: vec![(52, 1)], size: 0, waits: 8 },
+        Op::Receive { node: 62, from: 0, waits: false },
+        Op::Deliver { packets: 73 },
+        Op::Send { node: 14, to: 92, rights: vec![(86, 0)], size: 78, waits: 64 },
+        Op::Receive { node: 238, from: 0, waits: false },
+        Op::Allocate { node: 43 },
+        Op::Receive { node: 60, from: 50, waits: false },
+        Op::Deliver { packets: 132 },
+        Op::Send { node: 22, to: 52, rights: vec![(47, 227)], size: 0, waits: 0 },
+        Op::Deliver { packets: 9 },
+        Op::Allocate { node: 152 },
+        Op::Send { node: 123, to: 0, rights: vec![(1, 29)], size: 0, waits: 0 },
+        Op::GiveUp { node: 28, name: 177, whole: false },
+        Op::Receive { node: 0, from: 0, waits: false },
+    ];
+    runs_with(2, 4, 12225541997536597419, &ops);
+}
+
+/// The message was in the queue of the port, went along with it, and came back after the port.
+#[test]
+fn what_was_sent_at_home_before_the_port_left_comes_first() {
+    let ops = [
+        Op::Deliver { packets: 1 },
+        Op::Deliver { packets: 1 },
+        Op::Deliver { packets: 1 },
+        Op::Deliver { packets: 1 },
+        Op::Send { node: 133, to: 1, rights: vec![(180, 0), (32, 115), (2, 143)], size: 187, waits: 28 },
+        Op::Deliver { packets: 32 },
+        Op::Receive { node: 68, from: 0, waits: true },
+        Op::Send { node: 42, to: 20, rights: vec![], size: 84, waits: 8 },
+        Op::Allocate { node: 180 },
+        Op::Deliver { packets: 1 },
+        Op::Receive { node: 41, from: 0, waits: true },
+        Op::Deliver { packets: 28 },
+        Op::Deliver { packets: 23 },
+        Op::Send { node: 77, to: 11, rights: vec![], size: 0, waits: 32 },
+        Op::Send { node: 29, to: 72, rights: vec![(54, 109), (151, 13)], size: 0, waits: 40 },
+        Op::Send { node: 81, to: 20, rights: vec![], size: 0, waits: 20 },
+        Op::Receive { node: 143, from: 0, waits: false },
+        Op::Deliver { packets: 1 },
+        Op::Send { node: 2, to: 73, rights: vec![(3, 200)], size: 19, waits: 0 },
+        Op::Allocate { node: 1 },
+        Op::Deliver { packets: 218 },
+        Op::Receive { node: 165, from: 92, waits: false },
+        Op::Allocate { node: 68 },
+        Op::Send { node: 80, to: 151, rights: vec![], size: 146, waits: 4 },
+        Op::GiveUp { node: 24, name: 91, whole: false },
+        Op::Allocate { node: 9 },
+        Op::GiveUp { node: 69, name: 3, whole: false },
+        Op::Receive { node: 0, from: 0, waits: false },
+        Op::Receive { node: 0, from: 0, waits: false },
+        Op::Allocate { node: 17 },
+        Op::Send { node: 0, to: 0, rights: vec![(205, 31), (100, 0)], size: 0, waits: 0 },
+        Op::Send { node: 3, to: 52, rights: vec![(198, 142), (179, 0)], size: 86, waits: 0 },
+        Op::Deliver { packets: 80 },
+        Op::Deliver { packets: 22 },
+        Op::Receive { node: 0, from: 0, waits: false },
+        Op::Allocate { node: 0 },
+        Op::Deliver { packets: 20 },
+        Op::Receive { node: 53, from: 33, waits: false },
+        Op::Send { node: 11, to: 8, rights: vec![], size: 0, waits: 0 },
+    ];
+    runs_with(2, 3, 17772942468807890670, &ops);
+}
+
+#[test]
+fn word_of_a_death_may_overtake_the_answer_of_the_node_that_was_asked() {
+    let ops = [
+        Op::NoSenders { node: 189, port: 0 },
+        Op::Deliver { packets: 1 },
+        Op::Send { node: 28, to: 119, rights: vec![], size: 0, waits: 64 },
+        Op::Allocate { node: 161 },
+        Op::Receive { node: 20, from: 0, waits: true },
+        Op::Send { node: 4, to: 19, rights: vec![(10, 48), (26, 216)], size: 60, waits: 16 },
+        Op::Allocate { node: 110 },
+        Op::Allocate { node: 33 },
+        Op::Receive { node: 13, from: 0, waits: true },
+        Op::Deliver { packets: 9 },
+        Op::Allocate { node: 142 },
+        Op::Deliver { packets: 1 },
+        Op::Send { node: 217, to: 17, rights: vec![(195, 7), (213, 167)], size: 72, waits: 72 },
+        Op::Send { node: 69, to: 20, rights: vec![], size: 84, waits: 116 },
+        Op::Receive { node: 4, from: 0, waits: false },
+        Op::GiveUp { node: 61, name: 61, whole: false },
+        Op::Receive { node: 44, from: 0, waits: true },
+        Op::Deliver { packets: 164 },
+        Op::GiveUp { node: 190, name: 67, whole: false },
+        Op::Send { node: 104, to: 137, rights: vec![(0, 152), (19, 31)], size: 0, waits: 24 },
+        Op::Deliver { packets: 5 },
+        Op::Deliver { packets: 1 },
+        Op::Receive { node: 87, from: 0, waits: false },
+        Op::GiveUp { node: 51, name: 115, whole: false },
+        Op::Send { node: 44, to: 19, rights: vec![], size: 0, waits: 88 },
+        Op::Send { node: 250, to: 116, rights: vec![(2, 29)], size: 160, waits: 0 },
+        Op::Send { node: 72, to: 224, rights: vec![(89, 0)], size: 0, waits: 228 },
+        Op::Receive { node: 0, from: 0, waits: false },
+        Op::NoSenders { node: 0, port: 0 },
+    ];
+    runs_with(2, 4, 10370293198994648628, &ops);
+}

@@ -104,8 +104,8 @@ const MUTANTS: &[(&str, bool, Wrong)] = &[
         Fate::Sent
     }),
     ("messages skip a number", false, |packet, _| {
-        if let Packet::Request { flow: FlowKey::Own(_), sequence, .. } = packet {
-            *sequence += u64::from(*sequence > 0);
+        if let Packet::Request { flow: FlowKey::Own(_), number, .. } = packet {
+            *number += u64::from(*number > 0);
         }
         Fate::Sent
     }),
@@ -173,6 +173,18 @@ const MUTANTS: &[(&str, bool, Wrong)] = &[
     ("a send-once right is not claimed", false, |packet, _| lost_if(matches!(packet, Packet::Claim { .. }))),
     ("a port's death is not told of", false, |packet, _| lost_if(matches!(packet, Packet::Dead { .. }))),
     ("a port's place is not told", false, |packet, _| lost_if(matches!(packet, Packet::Moved { .. }))),
+    ("a port's former place is believed", false, |packet, _| {
+        if let Packet::Moved { moves, .. } = packet {
+            *moves += 100;
+        }
+        Fate::Sent
+    }),
+    ("an answer of the port's former node lets a flow wait", false, |packet, _| {
+        if let Packet::Wait { moves, .. } = packet {
+            *moves += 100;
+        }
+        Fate::Sent
+    }),
     ("a port is not said to have come", false, |packet, _| lost_if(matches!(packet, Packet::Taken { .. }))),
     ("a port forgets who holds rights to it", false, |packet, _| {
         on_bodies(packet, |body| body.holders.clear())

@@ -1,8 +1,10 @@
 //! The protocol of the paper's section 5, packet by packet.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 
-use hiroba_ports::{Call, Config, Disposition, Message, Name, Outcome, Patience, RightToSend};
+use hiroba_base::{NodeId, RngExt};
+use hiroba_ports::{Call, Config, Disposition, Message, Name, Outcome, Patience, RightToSend, Ticket};
 
 use crate::simulator::{Cluster, bytes_message, copy_send, send};
 
@@ -79,7 +81,7 @@ fn word_of_messages_taken_rides_on_answers() {
         assert_eq!(answer.inline, round.to_le_bytes());
     }
     assert_eq!(packets(&cluster, "request"), 100, "a request and an answer each");
-    assert!(packets(&cluster, "word alone") <= 100, "that each is in its queue: {:?}", cluster.packets);
+    assert_eq!(packets(&cluster, "word alone"), 0, "requests and answers carry it: {:?}", cluster.packets);
 }
 
 /// Section 4: reserve first. Without memory for it a message waits at its sender, and nothing is lost; other
@@ -126,26 +128,97 @@ fn a_full_queue_does_not_hold_up_other_ports() {
 /// A forged packet of a peer is refused, and changes nothing for others.
 #[test]
 fn a_forged_right_is_refused() {
-    use hiroba_base::{Instant, NodeId};
+    use hiroba_base::Instant;
     use hiroba_ports::wire::{Envelope, FlowKey, Load, Packet, Word};
     let (mut cluster, port, name) = pair(Config::default());
     let id = cluster.engines[1].port_behind(name).or(cluster.engines[1].port_behind(port)).expect("a port");
     let mut third = Cluster::new(3, Config::default(), 1);
     let (port, _) = third.share(1, &[0]);
     let id = third.engines[1].port_behind(port).unwrap_or(id);
-    for flow in [FlowKey::Own(id), FlowKey::Relay(id), FlowKey::Once(id, 99)] {
-        let request = Packet::Request {
-            flow,
-            number: 0,
-            origin: NodeId(2),
-            sequence: 0,
-            hop: 9,
-            load: Load::Bytes(10),
-        };
+    for flow in
+        [FlowKey::Own(id), FlowKey::Relay(id, NodeId(2)), FlowKey::RelayOnce(id), FlowKey::Once(id, 99)]
+    {
+        let request = Packet::Request { flow, number: 0, hop: 9, load: Load::Bytes(10) };
         let bytes = Envelope { word: Word::default(), packet: request }.encode();
         let refused = third.engines[1].handle_message(NodeId(2), &bytes, Instant::ORIGIN);
         assert!(refused.is_err(), "node 2 has no right to {id}");
     }
     assert_eq!(third.engines[1].memory_used_bytes(), 0);
     cluster.settle();
+}
+
+/// The port goes round all nodes while each of them sends to it, and some links are much slower than others.
+/// Each message comes once, and in its sender's order.
+#[test]
+fn messages_to_a_port_that_goes_round_come_once() {
+    let rounds = std::env::var("HIROBA_PORTS_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    for seed in 0..1000 * rounds {
+        go_round(seed);
+    }
+}
+
+fn go_round(seed: u64) {
+    const NODES: u16 = 4;
+    const MESSAGES: u8 = 3;
+    const PORT_ID: u32 = 1;
+    let mut cluster = Cluster::new(NODES, Config::default(), seed);
+    let (port, names) = cluster.share(0, &[1, 2, 3]);
+    // A port on each node, by which the receive right goes on to the next node.
+    let inboxes: Vec<_> = (0..NODES).map(|node| cluster.name(node, Call::AllocatePort)).collect();
+    let ways: Vec<_> = (0..NODES)
+        .map(|node| {
+            let next = (node + 1) % NODES;
+            cluster.pass(next, inboxes[usize::from(next)], Disposition::MakeSend, node)
+        })
+        .collect();
+    let pairs = NodeId::all(NODES).flat_map(|from| NodeId::all(NODES).map(move |to| (from, to)));
+    for pair in pairs.filter(|(from, to)| from != to) {
+        if cluster.random.random_range(0..3) == 0 {
+            cluster.slow.insert(pair);
+        }
+    }
+    for number in 0..MESSAGES {
+        for (node, name) in (1..NODES).zip(&names) {
+            let message = bytes_message(&[node as u8, number]);
+            cluster.now(node, send(*name, message, Patience::None)).expect("the sender's queue has room");
+        }
+    }
+    let mut came: BTreeMap<u8, Vec<u8>> = BTreeMap::new();
+    let mut holder = Some((0, port));
+    let mut arrivals: BTreeMap<Ticket, u16> = BTreeMap::new();
+    for _ in 0..NODES * 2 {
+        let Some((node, name)) = holder.take() else { break };
+        for _ in 0..cluster.random.random_range(0..20) {
+            cluster.step();
+        }
+        let receive = Call::Receive { from: name, bytes_max: None, patience: Patience::None };
+        if let Ok(Outcome::Received(received)) = cluster.now(node, receive) {
+            came.entry(received.inline[0]).or_default().push(received.inline[1]);
+        }
+        let next = (node + 1) % NODES;
+        let from = inboxes[usize::from(next)];
+        let arrival =
+            cluster.call(next, Call::Receive { from, bytes_max: None, patience: Patience::Endless });
+        arrivals.insert(arrival, next);
+        let rights = vec![RightToSend { name, disposition: Disposition::MoveReceive }];
+        let message = Message { id: PORT_ID, rights, ..Message::default() };
+        cluster.now(node, send(ways[usize::from(node)], message, Patience::None)).expect("there is room");
+        while !cluster.results.contains_key(&arrival) {
+            assert!(cluster.step(), "seed {seed}: the port does not come to node {next}");
+        }
+        let Some(Ok(Outcome::Received(received))) = cluster.results.remove(&arrival) else {
+            panic!("seed {seed}: expected the port")
+        };
+        holder = Some((next, received.rights[0].name));
+    }
+    let (node, name) = holder.expect("the port is somewhere");
+    loop {
+        cluster.settle();
+        let receive = Call::Receive { from: name, bytes_max: None, patience: Patience::None };
+        let Ok(Outcome::Received(received)) = cluster.now(node, receive) else { break };
+        came.entry(received.inline[0]).or_default().push(received.inline[1]);
+    }
+    let all: BTreeMap<u8, Vec<u8>> = (1..NODES as u8).map(|node| (node, (0..MESSAGES).collect())).collect();
+    assert_eq!(came, all, "seed {seed}");
+    cluster.check_at_rest().unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
 }

@@ -6,6 +6,7 @@ use hiroba_ports::{
     Call, Config, Disposition, Message, Name, Notification, Outcome, Patience, PortError, RightToSend, Ticket,
 };
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use std::collections::BTreeMap;
 
 use crate::model::{Held, Model, Shape};
@@ -362,9 +363,13 @@ pub fn run(
     done.map_err(|wrong| [wrong, run.cluster.trace.join("\n")].join("\n"))
 }
 
+/// Returns the configuration of a run: the same programs each time, or with `HIROBA_PORTS_CASES` that many times
+/// as many, and other ones each time.
 fn cases(count: u32) -> ProptestConfig {
-    let factor = std::env::var("HIROBA_PORTS_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    ProptestConfig { cases: count * factor, failure_persistence: None, ..ProptestConfig::default() }
+    let factor: Option<u32> = std::env::var("HIROBA_PORTS_CASES").ok().and_then(|text| text.parse().ok());
+    let rng_seed = if factor.is_some() { RngSeed::Random } else { RngSeed::Fixed(1) };
+    let cases = count * factor.unwrap_or(1);
+    ProptestConfig { cases, rng_seed, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 proptest! {

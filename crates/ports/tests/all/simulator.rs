@@ -28,6 +28,9 @@ pub trait Mutation {
     }
 }
 
+/// The number of packets that quick links deliver while a slow one delivers one, on average.
+const SLOWNESS: u32 = 64;
+
 /// No bug.
 pub struct Faithful;
 
@@ -39,6 +42,8 @@ pub struct Cluster {
     pub now: Instant,
     pub dead: BTreeSet<NodeId>,
     links: BTreeMap<(NodeId, NodeId), VecDeque<Vec<u8>>>,
+    /// Links that deliver one packet in the time in which others deliver many.
+    pub slow: BTreeSet<(NodeId, NodeId)>,
     /// Calls that have ended, in that order.
     pub completed: VecDeque<(NodeId, Ticket, Result<Outcome, PortError>)>,
     pub results: BTreeMap<Ticket, Result<Outcome, PortError>>,
@@ -72,6 +77,7 @@ impl Cluster {
             now: Instant::ORIGIN,
             dead: BTreeSet::new(),
             links: BTreeMap::new(),
+            slow: BTreeSet::new(),
             completed: VecDeque::new(),
             results: BTreeMap::new(),
             returned: BTreeMap::new(),
@@ -206,7 +212,13 @@ impl Cluster {
                 return false;
             }
         }
-        let pair = busy[self.random.random_range(0..busy.len())];
+        let mut pair = busy[self.random.random_range(0..busy.len())];
+        if self.slow.contains(&pair) && self.random.random_range(0..SLOWNESS) > 0 {
+            let quick: Vec<_> = busy.iter().filter(|pair| !self.slow.contains(pair)).collect();
+            if !quick.is_empty() {
+                pair = *quick[self.random.random_range(0..quick.len())];
+            }
+        }
         let bytes = self.links.get_mut(&pair).and_then(VecDeque::pop_front).expect("the link is busy");
         let (from, to) = pair;
         if let Err(error) = self.engines[to.index()].handle_message(from, &bytes, self.now) {
