@@ -57,6 +57,7 @@ tracking! {
     no_write_is_lost_while_neighbours_come_and_go,
     stores_that_fault_are_noted_beside_a_collector,
     two_collectors_share_each_write_out,
+    a_scan_crosses_what_is_not_registered,
     a_gibibyte_is_watched_in_one_run,
     a_page_that_is_not_allocated_is_not_watched,
 }
@@ -454,6 +455,28 @@ fn two_collectors_share_each_write_out(mode: Mode) {
         both.sort_unstable();
         assert_eq!(both, (0..PAGES).step_by(2).collect::<Vec<_>>());
     }
+}
+
+/// Guard pages, and pages of which stores fault, lie between allocations.
+fn a_scan_crosses_what_is_not_registered(mode: Mode) {
+    let paged = Paged::new(mode, 8);
+    paged.memory.allocate(range(9, 3)).unwrap();
+    paged.memory.allocate(range(12, 8)).unwrap();
+    paged.source.register(range(9, 3), WriteTracking::Fault).unwrap();
+    paged.source.register(range(12, 8), mode.tracking).unwrap();
+    paged.protect(range(9, 3), Access::Write);
+    paged.watch(range(0, 8));
+    paged.watch(range(12, 8));
+    assert_eq!(paged.collect(), []);
+    for round in 0..3 {
+        [7, 12, 19].iter().chain(&[9, 11]).for_each(|page| paged.store(*page, 0, round));
+        assert_eq!(paged.collect(), [7, 12, 19]);
+    }
+    assert_eq!(paged.collect(), []);
+    paged.protect(range(12, 8), Access::None);
+    paged.store(0, 0, 1);
+    assert_eq!(paged.collect(), [0]);
+    assert_eq!(paged.take_faults(), []);
 }
 
 fn a_gibibyte_is_watched_in_one_run(mode: Mode) {

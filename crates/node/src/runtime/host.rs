@@ -277,6 +277,13 @@ impl Runtime {
         core.note_posted(to, is_posted);
     }
 
+    /// Sends the posted messages although the core is locked.
+    fn push_posted(&self, core: &mut Core) {
+        if !core.posted.is_empty() {
+            std::mem::take(&mut core.posted).into_iter().for_each(|to| self.fabric().push(to));
+        }
+    }
+
     fn carry_out(&self, core: &mut Core, effect: Effect, received: &[u8]) {
         let tallies = &self.account.tallies;
         match effect {
@@ -285,6 +292,8 @@ impl Runtime {
             Effect::SendTwin { to, page, version } => self.send_twin(core, to, page, version),
             Effect::Protect { pages, access } => self.protect(core, pages, access),
             Effect::Invalidate { span, pages } => {
+                // Others, who are waiting to leave a barrier, need not wait for this node's invalidations.
+                self.push_posted(core);
                 self.protect(core, span, Access::None);
                 self.explain(|regions| regions.note_lost(span));
                 tallies.invalidations.fetch_add(pages, Relaxed);
@@ -589,8 +598,8 @@ fn leg_of(effect: &Effect) -> Leg {
     }
 }
 
-/// Scanning this many granules costs about as much as another system call.
-const JOINED_GAP_GRANULES_MAX: u64 = 64;
+/// Scanning this many granules, most of which are not mapped, costs about as much as another system call.
+const JOINED_GAP_GRANULES_MAX: u64 = 512;
 
 /// Merges ascending ranges into fewer ones that cover them.
 fn joined(spans: Vec<PageRange>) -> Vec<PageRange> {
