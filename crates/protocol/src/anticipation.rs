@@ -40,7 +40,7 @@ pub(crate) mod streams;
 pub(crate) mod supplies;
 
 use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet, VersionVector};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use self::blocks::Blocks;
 use self::habits::{Due, Habit};
@@ -49,6 +49,7 @@ use self::streams::Streams;
 use self::supplies::{Order, Supplies};
 use crate::coherence::Site;
 use crate::home::Located;
+use crate::page_table::PageTable;
 
 /// The maximum number of bytes of pages that may be under way before a thread has touched them. Further pages
 /// are not proposed.
@@ -154,7 +155,7 @@ impl UnderWay {
 #[derive(Debug, Default)]
 pub(crate) struct Anticipation {
     under_way: UnderWay,
-    guesses: FxHashMap<PageId, Guess>,
+    guesses: PageTable<Guess>,
     streams: Streams,
     blocks: Blocks,
     due: Due,

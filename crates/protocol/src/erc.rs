@@ -91,6 +91,7 @@ use crate::batches::batches;
 use crate::coherence::{AfterRelease, Coherence, Site, WordOperation};
 use crate::exclusive_runs::ExclusiveRuns;
 use crate::home::{HomeChoice, HomePolicy, Located, MoveThreshold};
+use crate::page_table::PageTable;
 use crate::thread::wanted_beyond;
 use crate::words::{Client, Operated};
 use crate::{Done, Effect, Expected, NewContent, Outcome, ProtocolError, Waiter, diff, unexpected};
@@ -112,7 +113,7 @@ pub enum Mode {
 #[derive(Debug)]
 pub struct Erc {
     mode: Mode,
-    pages: FxHashMap<PageId, Page>,
+    pages: PageTable<Page>,
     /// Pages written in the open interval: copies with a twin, and shared home pages.
     written: PageSet,
     /// Pages homed here of which copies were sent, while they were being written, in the interval that is
@@ -196,7 +197,7 @@ impl Erc {
     pub fn new(mode: Mode) -> Erc {
         Erc {
             mode,
-            pages: FxHashMap::default(),
+            pages: PageTable::default(),
             written: PageSet::new(),
             sent_midway: Vec::new(),
             changed: Vec::new(),
@@ -226,7 +227,7 @@ impl Erc {
 
     fn page(&mut self, site: &Site, page_id: PageId) -> &mut Page {
         let (me, base) = (site.me, site.locate(page_id).home);
-        self.pages.entry(page_id).or_insert_with(|| Page::new(me, base))
+        self.pages.or_insert_with(page_id, || Page::new(me, base))
     }
 
     /// Notes that `home` sent a message as the page's home, so others should look for the page there. The
@@ -632,7 +633,7 @@ impl Coherence for Erc {
     }
 
     fn known_pages(&self) -> Vec<PageId> {
-        self.pages.keys().copied().collect()
+        self.pages.pages().collect()
     }
 
     fn state(&self, _site: &Site, page: Located) -> Option<Result<&'static str, String>> {

@@ -112,7 +112,6 @@ use hiroba_base::{
     Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector,
 };
 use hiroba_wire::{Ahead, AtomicOperation, HomeMoves, Message, PageDiff};
-use rustc_hash::FxHashMap;
 
 use self::atomics::AtomicTargets;
 use self::comparing::Comparisons;
@@ -129,6 +128,7 @@ use crate::coherence::{Coherence, PageMove, Site, WordOperation};
 use crate::exclusive_runs::ExclusiveRuns;
 use crate::home::{HomePolicy, Located};
 use crate::moves::Moves;
+use crate::page_table::PageTable;
 use crate::thread::wanted_beyond;
 use crate::words::{Client, Turns};
 use crate::{Done, Effect, Expected, Fact, Outcome, ProtocolError, Waiter, diff, unexpected};
@@ -144,7 +144,7 @@ pub struct Hlrc {
     reach: Reach,
     /// Fetches that are ordered with the changes before them.
     ordered: Ordered,
-    pages: FxHashMap<PageId, Page>,
+    pages: PageTable<Page>,
     /// Pages written in the open interval: copies with a twin, and shared home pages. With asynchronous
     /// tracking, only those that are known to be written, or must be assumed to be, before the host is asked.
     pub(crate) written: PageSet,
@@ -249,7 +249,7 @@ impl Hlrc {
 
     /// Notes the program's access to the page. An effect that sets it follows.
     fn set_access(&mut self, page_id: PageId, access: Access) {
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         page.access = access;
         if std::mem::take(&mut page.watched) {
             let was_watched = self.watch.pages.remove(&page_id);
@@ -263,7 +263,7 @@ impl Hlrc {
     }
 
     fn make_twin(&mut self, site: &mut Site, page_id: PageId) {
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         assert!(!page.twin, "{page_id}: it has a twin already");
         page.twin = true;
         let page_bytes = site.page_bytes(page_id);
@@ -303,7 +303,7 @@ impl Hlrc {
         assert!(self.looks_for_races, "else pages stay accessible beyond a release");
         let mut taken = PageSet::new();
         for page_id in std::mem::take(&mut self.given).iter() {
-            let page = self.pages.entry(page_id).or_default();
+            let page = self.pages.or_default(page_id);
             if std::mem::take(&mut page.access) > Access::None {
                 taken.insert(page_id);
             }
@@ -319,7 +319,7 @@ impl Hlrc {
     /// written without a twin.
     fn handle_fault(&mut self, site: &mut Site, located: Located, wanted: Access, waiter: Option<Waiter>) {
         let Located { page: page_id, home, .. } = located;
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         let wanted = wanted_beyond(page.access, wanted);
         if page.access >= wanted {
             // Two threads faulted on one page, or the host had to lower access for its own reasons.
@@ -360,7 +360,7 @@ impl Hlrc {
     fn grant_home_access(&mut self, site: &mut Site, located: Located, wanted: Access) {
         let page_id = located.page;
         assert_eq!(located.home, site.me, "{page_id}: its home is here");
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         assert!(page.needed.is_empty(), "{page_id}: no diff that notices name is missing");
         let has_twin = page.twin;
         let is_closed = page.access == Access::None;
@@ -402,7 +402,7 @@ impl Hlrc {
         let given = exclusive_runs.give(site, touched, is_in_the_way);
         let (mut watched, mut free) = (PageSet::new(), PageSet::new());
         for page_id in given.iter() {
-            let page = self.pages.entry(page_id).or_default();
+            let page = self.pages.or_default(page_id);
             if page.shared && site.is_async(page_id) {
                 watched.insert(page_id);
             } else if !page.shared {
@@ -437,7 +437,7 @@ impl Hlrc {
         request: HomeRequest,
     ) {
         let is_coming = self.moves.is_coming(page_id);
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         if page.version.covers(needed) && !is_coming {
             self.serve(site, page_id, request);
         } else {
@@ -452,7 +452,7 @@ impl Hlrc {
                 self.send_in_order(site, to, &[page_id]);
             }
             HomeRequest::Atomic { client, offset, operation } => {
-                self.pages.entry(page_id).or_default().has_words = true;
+                self.pages.or_default(page_id).has_words = true;
                 self.moves.operated_on(page_id);
                 self.atomics.push_back((client, page_id, offset));
                 site.out.push(Effect::Atomic { page: page_id, offset, operation });
@@ -526,7 +526,7 @@ impl Hlrc {
     ) {
         assert!(site.is_home(page_id), "{page_id}: diffs are applied at its home");
         self.change_frame(site, page_id, writer, seq, runs);
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         page.version.advance(writer, seq);
         page.needed.retain_beyond(&page.version);
         self.moves.applied(page_id, &page.version);
@@ -555,13 +555,13 @@ impl Hlrc {
     }
 
     fn serve_pending(&mut self, site: &mut Site, page_id: PageId) {
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         if !page.pending.is_empty() {
             let held = &page.version;
             let ready: Vec<_> = page.pending.extract_if(.., |pending| held.covers(&pending.needed)).collect();
             ready.into_iter().for_each(|pending| self.serve(site, page_id, pending.request));
         }
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         if page.needed.is_empty()
             && let Some(fetch) = page.fetch.take()
         {
@@ -595,7 +595,7 @@ impl Hlrc {
             if home_here {
                 self.moves.written_here(site, page_id);
             }
-            let page = self.pages.entry(page_id).or_default();
+            let page = self.pages.or_default(page_id);
             // An unguarded page still counts as written until the barrier that follows makes it exclusive.
             if page.access == Access::Write && !page.unguarded && !site.is_async(page_id) {
                 page.access = Access::Read;
@@ -624,7 +624,7 @@ impl Hlrc {
         let compared: Vec<(PageId, bool)> = copies
             .into_iter()
             .map(|page_id| {
-                let page = pages.entry(page_id).or_default();
+                let page = pages.or_default(page_id);
                 assert!(page.twin, "{page_id}: only what has a twin is compared");
                 // The use of a home page's twin is over.
                 page.twin = page.watched && !site.is_home(page_id);
@@ -642,21 +642,21 @@ impl Hlrc {
         let before = self.pages.get(&page_id).map_or(0, |page| page.version.get(site.me));
         assert!(before <= seq, "{page_id}: a copy holds no interval of this node that has yet to end");
         if home == site.me {
-            let page = self.pages.entry(page_id).or_default();
+            let page = self.pages.or_default(page_id);
             page.version.advance(site.me, seq);
             page.served = false;
             return;
         }
         let (moves, pages) = self.moving();
         let Some(runs) = moves.withhold(site, &pages, page_id, runs) else {
-            self.pages.entry(page_id).or_default().version.advance(site.me, seq);
+            self.pages.or_default(page_id).version.advance(site.me, seq);
             return;
         };
         let flush = self.flushes.entry(home).or_default();
         // Send a batch only when there is more to send, since the last message must say that it is the last.
         let batch = flush.is_full().then(|| std::mem::take(flush));
         flush.add(page_id, runs);
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         page.version.advance(site.me, seq);
         if page.fetch.is_some() {
             // The reply on its way may have left the home before this diff reaches it.
@@ -689,7 +689,7 @@ impl Hlrc {
     /// Handles a notice. Clean, dirty → absent, invalidated; a home page → home, diffs missing, until they
     /// come.
     fn note_needed(&mut self, writer: NodeId, seq: IntervalSeq, page_id: PageId, voided: &mut PageSet) {
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         if page.version.get(writer) < seq {
             page.needed.advance(writer, seq);
             self.moves.noticed(page_id);
@@ -699,7 +699,7 @@ impl Hlrc {
 
     /// Makes this node's copy of the page invalid. A page that the program could access is added to `voided`.
     fn void(&mut self, page_id: PageId, voided: &mut PageSet) {
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         let was_valid = std::mem::take(&mut page.valid);
         if page.access == Access::None {
             if was_valid {
@@ -768,7 +768,7 @@ impl Coherence for Hlrc {
     }
 
     fn known_pages(&self) -> Vec<PageId> {
-        self.pages.keys().copied().collect()
+        self.pages.pages().collect()
     }
 
     fn state(&self, site: &Site, page: Located) -> Option<Result<&'static str, String>> {

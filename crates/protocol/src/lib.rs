@@ -33,6 +33,7 @@ pub mod lock;
 pub mod lrc;
 mod moves;
 pub mod outbox;
+mod page_table;
 mod protocols;
 pub mod races;
 pub mod sc;

@@ -90,6 +90,7 @@ pub use self::state::State;
 use self::words::{HomeWord, Operation, Performed};
 use crate::coherence::{Coherence, Site, WordOperation};
 use crate::home::Located;
+use crate::page_table::PageTable;
 use crate::thread::wanted_beyond;
 use crate::words::Turns;
 use crate::{Done, Effect, Expected, Outcome, ProtocolError, Waiter, unexpected};
@@ -97,7 +98,7 @@ use crate::{Done, Effect, Expected, Outcome, ProtocolError, Waiter, unexpected};
 /// Lazy release consistency on one node.
 #[derive(Debug, Default)]
 pub struct Lrc {
-    pages: FxHashMap<PageId, Page>,
+    pages: PageTable<Page>,
     /// Pages that the program has written in the open interval.
     written: PageSet,
     /// Pages homed elsewhere on whose atomic words this node operated in the open interval.
@@ -243,7 +244,7 @@ impl Lrc {
     }
 
     fn page(&mut self, site: &Site, page_id: PageId) -> &mut Page {
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         // A notice may be the first message about a page, before its region is known.
         page.has_copy |= site.is_home(page_id);
         page
@@ -330,7 +331,7 @@ impl Coherence for Lrc {
     }
 
     fn known_pages(&self) -> Vec<PageId> {
-        self.pages.keys().copied().collect()
+        self.pages.pages().collect()
     }
 
     fn state(&self, site: &Site, page: Located) -> Option<Result<&'static str, String>> {

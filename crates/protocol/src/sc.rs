@@ -61,12 +61,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageCopy};
-use rustc_hash::FxHashMap;
 
 use self::order::{Grant, Order};
 pub use self::state::State;
 use crate::coherence::{Coherence, Site, WordOperation};
 use crate::home::Located;
+use crate::page_table::PageTable;
 use crate::thread::wanted_beyond;
 use crate::words::Operated;
 use crate::{Done, Effect, Expected, NewContent, Outcome, PageToSend, ProtocolError, Waiter, unexpected};
@@ -74,7 +74,7 @@ use crate::{Done, Effect, Expected, NewContent, Outcome, PageToSend, ProtocolErr
 /// Sequential consistency on one node.
 #[derive(Debug, Default)]
 pub struct Sc {
-    pages: FxHashMap<PageId, Page>,
+    pages: PageTable<Page>,
     /// Retained pages that another node waits for.
     contended: PageSet,
     /// Atomic operations that the host is carrying out, in order: the waiting thread and the word's offset.
@@ -141,7 +141,7 @@ impl Sc {
 
     fn page(&mut self, site: &mut Site, page_id: PageId) -> &mut Page {
         let (me, manager) = (site.me, site.locate(page_id).home);
-        self.pages.entry(page_id).or_insert_with(|| Page::new(me, manager))
+        self.pages.or_insert_with(page_id, || Page::new(me, manager))
     }
 
     fn protect(&mut self, site: &mut Site, page_id: PageId, access: Access) {
@@ -590,7 +590,7 @@ impl Coherence for Sc {
     }
 
     fn known_pages(&self) -> Vec<PageId> {
-        self.pages.keys().copied().collect()
+        self.pages.pages().collect()
     }
 
     fn state(&self, site: &Site, page: Located) -> Option<Result<&'static str, String>> {

@@ -133,7 +133,7 @@ impl Anticipation {
         comes_unasked: bool,
     ) {
         let epoch = site.collectives_done;
-        let habit = &mut self.guesses.entry(page).or_default().habit;
+        let habit = &mut self.guesses.or_default(page).habit;
         let was_lost = habit.lost_in > 0;
         habit.note_use(epoch, comes_unasked);
         if was_lost {
@@ -153,7 +153,7 @@ impl Anticipation {
         assert!(epoch > 0, "a barrier is over, which counts");
         self.due.resize_with(PHASES_MAX as usize, Vec::new);
         for page in voided.iter() {
-            let guess = self.guesses.entry(page).or_default();
+            let guess = self.guesses.or_default(page);
             guess.habit.lost_in = epoch;
             if !copies.is_good(page)
                 && !self.supplies.expects(page)
@@ -176,7 +176,7 @@ impl Anticipation {
     /// Notes that the page is fetched. Returns false if it has been read already, or cannot be fetched now.
     fn begin_expected(&mut self, site: &Site, copies: &impl Copies, expected: &Expected) -> bool {
         let located = site.locate(expected.page);
-        let habit = &mut self.guesses.entry(expected.page).or_default().habit;
+        let habit = &mut self.guesses.or_default(expected.page).habit;
         let is_as_lost = habit.lost_in == expected.lost_in;
         if !is_as_lost || !self.under_way.has_room() || !self.under_way.begin(site, copies, located) {
             return false;

@@ -54,7 +54,7 @@ impl Anticipation {
     pub(super) fn note_lock_page(&mut self, site: &mut Site, copies: &impl Copies, page: PageId) {
         let home = site.locate(page).home;
         let may_order = self.supplies.is_on && site.prefetches && !copies.reads_itself(home);
-        let lock_page = &mut self.guesses.entry(page).or_default().lock_page;
+        let lock_page = &mut self.guesses.or_default(page).lock_page;
         let Some(lock) = lock_page.lost_with else { return };
         let has_proved_right = lock_page.trust > 0;
         lock_page.trust = (lock_page.trust * 2).clamp(BELIEVED_MIN, BELIEVED_MAX);
@@ -71,7 +71,7 @@ impl Anticipation {
 
     /// Ends the order of the page with its lock, because its supplies are not used.
     pub(super) fn end_lock_order(&mut self, site: &mut Site, page: PageId) {
-        let lock_page = &mut self.guesses.entry(page).or_default().lock_page;
+        let lock_page = &mut self.guesses.or_default(page).lock_page;
         (lock_page.believed, lock_page.trust) = (0, 0);
         if let Some(lock) = lock_page.ordered_with.take() {
             assert!(lock_page.ends < ENDS_MAX, "{page}: what has ended too often is not ordered again");
@@ -101,7 +101,7 @@ impl Anticipation {
     ) -> Fetches {
         let mut wanted = Vec::new();
         for page in voided.iter() {
-            let lock_page = &mut self.guesses.entry(page).or_default().lock_page;
+            let lock_page = &mut self.guesses.or_default(page).lock_page;
             if lock_page.lost_with != Some(lock) {
                 lock_page.lost_with = Some(lock);
                 self.end_lock_order(site, page);

@@ -199,7 +199,7 @@ impl Anticipation {
         if !self.supplies.is_on || !site.prefetches || copies.reads_itself(home) {
             return;
         }
-        let order = &mut self.guesses.entry(page).or_default().order;
+        let order = &mut self.guesses.or_default(page).order;
         order.credit = CREDIT;
         let may_order = !order.is_placed && order.misfits < ENDS_MAX;
         if may_order && self.supplies.charge(home, site.page_bytes(page)) {
@@ -211,7 +211,7 @@ impl Anticipation {
 
     /// Ends the order of the page, because its supplies are not used.
     fn end_order(&mut self, site: &Site, page: PageId) {
-        let order = &mut self.guesses.entry(page).or_default().order;
+        let order = &mut self.guesses.or_default(page).order;
         if order.is_placed {
             self.forget_order(site, page);
             let home = site.locate(page).home;
@@ -222,7 +222,7 @@ impl Anticipation {
     /// Counts a supply in vain: the one before was not touched, or this one lacks intervals that its reader
     /// knows or has written. Returns true if the order stands; otherwise ends it.
     fn bear(&mut self, site: &mut Site, page: PageId, ahead_of: Ahead, fits: bool) -> bool {
-        let order = &mut self.guesses.entry(page).or_default().order;
+        let order = &mut self.guesses.or_default(page).order;
         let Ahead::Collective(_) = ahead_of else {
             self.end_lock_order(site, page);
             return false;
@@ -331,7 +331,7 @@ impl Anticipation {
             if (!is_of_use || is_untouched) && !self.bear(site, page, ahead_of, is_of_use) {
                 continue;
             }
-            let guess = self.guesses.entry(page).or_default();
+            let guess = self.guesses.or_default(page);
             let is_believed = match ahead_of {
                 Ahead::Collective(_) => {
                     guess.habit.lost_in = site.collectives_done;

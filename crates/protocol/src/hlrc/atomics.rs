@@ -81,7 +81,7 @@ impl Hlrc {
         let (client, page_id, offset) = self.atomics.pop_front().expect("every atomic answer has its effect");
         let turn = self.turns.count(site, page_id, offset);
         if matches!(client, Client::Here(_)) {
-            if self.pages.entry(page_id).or_default().shared {
+            if self.pages.or_default(page_id).shared {
                 self.written.insert(page_id);
             } else {
                 self.note_unnoticed(page_id);

@@ -93,14 +93,14 @@ impl Hlrc {
     }
 
     fn ask_for_page(&mut self, site: &mut Site, home: NodeId, page_id: PageId) {
-        let needed = self.pages.entry(page_id).or_default().needed.clone();
+        let needed = self.pages.or_default(page_id).needed.clone();
         site.out.send(home, &Message::PageRequest { page: page_id, needed });
     }
 
     fn wanted(&mut self, pages: &[PageId]) -> Vec<PagesWanted> {
         let mut wanted: Vec<PagesWanted> = Vec::new();
         for page_id in pages {
-            let needed = &self.pages.entry(*page_id).or_default().needed;
+            let needed = &self.pages.or_default(*page_id).needed;
             let mut latest = wanted.iter_mut().rev().take(GROUPS_SEARCHED);
             match latest.find(|group| group.needed == *needed) {
                 Some(group) => _ = group.pages.insert(*page_id),
@@ -129,7 +129,7 @@ impl Hlrc {
                     return Err(unexpected(Expected::RequestAtHome, format!("one for {page_id}")));
                 }
                 let is_coming = self.moves.is_coming(page_id);
-                let page = self.pages.entry(page_id).or_default();
+                let page = self.pages.or_default(page_id);
                 if page.version.covers(needed) && !is_coming {
                     ready.push(page_id);
                 } else {
@@ -164,7 +164,7 @@ impl Hlrc {
         let mut sent = Vec::with_capacity(pages.len());
         for page_id in pages {
             let page_bytes = site.page_bytes(*page_id);
-            let version = self.pages.entry(*page_id).or_default().version.clone();
+            let version = self.pages.or_default(*page_id).version.clone();
             sent.push(PageToSend { page: *page_id, page_bytes, version });
         }
         for mut pages in replies(sent) {
@@ -259,7 +259,7 @@ impl Hlrc {
                 continue;
             }
             site.check_ended(version)?;
-            let page = self.pages.entry(*page_id).or_default();
+            let page = self.pages.or_default(*page_id);
             let Some(fetch) = page.fetch.take().filter(|_| located.home != site.me) else {
                 return Err(unexpected(Expected::RequestedPage, format!("{page_id}")));
             };
@@ -314,7 +314,7 @@ impl Hlrc {
         content: NewContent,
         fetch: &Fetch,
     ) -> Arrived {
-        let page = self.pages.entry(located.page).or_default();
+        let page = self.pages.or_default(located.page);
         assert!(version.covers(&page.needed), "a copy that lacks what notices name is asked for again");
         assert!(version.covers(&page.version), "{}: versions only grow", located.page);
         assert_ne!(located.home, site.me, "{}: a home page is no copy", located.page);
@@ -334,7 +334,7 @@ impl Hlrc {
         }
         let mut given = Vec::new();
         for (page_id, fetch) in &fetches {
-            let page = self.pages.entry(*page_id).or_default();
+            let page = self.pages.or_default(*page_id);
             // A page with unsent writes is opened at once. While data races are looked for, the first touch
             // of any other page must fault.
             let must_open = fetch.demanded || page.twin;
@@ -356,7 +356,7 @@ impl Hlrc {
     ) {
         let (mut watched, mut writable, mut readable) = (PageSet::new(), PageSet::new(), PageSet::new());
         for (page_id, wanted) in copies {
-            let page = self.pages.entry(page_id).or_default();
+            let page = self.pages.or_default(page_id);
             assert!(page.valid && page.needed.is_empty(), "{page_id}: what is given is a good copy");
             let has_twin = page.twin;
             let is_async = site.is_async(page_id);

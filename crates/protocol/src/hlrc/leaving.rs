@@ -111,7 +111,7 @@ impl Hlrc {
         }
         let mut gone = PageSet::new();
         for page_id in std::mem::take(&mut self.leaving.pages).iter() {
-            let page = self.pages.entry(page_id).or_default();
+            let page = self.pages.or_default(page_id);
             if page.valid || page.fetch.is_some() || site.is_home(page_id) {
                 // A thread has touched it meanwhile, or it has moved here.
                 continue;

@@ -11,12 +11,13 @@ use crate::anticipation::Anticipation;
 use crate::coherence::{AfterRelease, PageMove, Site};
 use crate::home::{HomePolicy, MoveThreshold};
 use crate::moves::{Agreed, Arrival, Moves, Pages, QueuedDiff, Settled};
+use crate::page_table::PageTable;
 use crate::words::{Client, Turns};
 use crate::{Effect, Expected, Fact, NewContent, ProtocolError, unexpected};
 
 /// This node's pages as moves see them.
 pub(super) struct MovedPages<'a> {
-    pages: &'a FxHashMap<PageId, Page>,
+    pages: &'a PageTable<Page>,
     operated_on: &'a PageSet,
     reach: &'a Reach,
     turns: &'a mut Turns,
@@ -130,7 +131,7 @@ impl Hlrc {
     fn close_what_comes(&mut self, site: &mut Site, coming: &PageSet) {
         let mut closed = PageSet::new();
         for page_id in coming.iter() {
-            let page = self.pages.entry(page_id).or_default();
+            let page = self.pages.or_default(page_id);
             if std::mem::take(&mut page.access) != Access::None {
                 closed.insert(page_id);
             }
@@ -156,7 +157,7 @@ impl Hlrc {
     /// gets a temporary twin, so that a store that is too late for the answer makes the page differ from it.
     pub(super) fn prepare_rest(&mut self, site: &mut Site) {
         for page_id in self.moves.to_rest().iter() {
-            let page = self.pages.entry(page_id).or_default();
+            let page = self.pages.or_default(page_id);
             if page.watched && !page.twin {
                 self.make_twin(site, page_id);
             }
@@ -170,7 +171,7 @@ impl Hlrc {
         let mut voided = PageSet::new();
         for page_id in self.moves.begin_rest().iter() {
             self.watch.forget(page_id);
-            let page = self.pages.entry(page_id).or_default();
+            let page = self.pages.or_default(page_id);
             (page.watched, page.unguarded) = (false, false);
             if std::mem::take(&mut page.access) != Access::None {
                 voided.insert(page_id);
@@ -200,7 +201,7 @@ impl Hlrc {
         let (moves, mut pages) = self.moving();
         moves.became_copy(site, &mut pages, page_id, to);
         self.anticipation.drop_orders(page_id);
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         assert_eq!(page.access, Access::None, "{page_id}: no thread here touches what leaves");
         assert!(!page.twin && !page.watched, "{page_id}: what was written here is in its version");
         page.valid = page.needed.is_empty();
@@ -265,7 +266,7 @@ impl Hlrc {
     fn become_home(&mut self, site: &mut Site, arrival: Arrival) {
         let Arrival { page: page_id, version, was_sent, has_words, turns, own, diffs } = arrival;
         assert!(site.is_home(page_id), "{page_id}: this node takes itself for its home");
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         assert_eq!(page.access, Access::None, "{page_id}: no thread touches what is coming");
         assert!(!page.twin && !page.watched, "{page_id}: what was written here was sent before it came");
         version.entries().iter().for_each(|(writer, seq)| page.version.advance(*writer, *seq));

@@ -110,7 +110,7 @@ impl Hlrc {
         let Located { granules, .. } = site.locate(page_id);
         let pages = PageRange { first: page_id, count: granules };
         let page_bytes = granules as u32 * site.limits.granule_bytes;
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         let mut needed = VersionVector::new();
         let of_others = page.needed.entries().iter().filter(|(writer, _)| *writer != home);
         of_others.for_each(|(writer, seq)| needed.advance(*writer, *seq));
@@ -128,7 +128,7 @@ impl Hlrc {
         };
         let mut fetches = Vec::new();
         for page_id in page_ids {
-            let page = self.pages.entry(page_id).or_default();
+            let page = self.pages.or_default(page_id);
             let fetch = page.fetch.take().expect("a page that is read is being fetched");
             assert!(!page.valid, "{page_id}: what is here is not read again");
             page.has_come();
@@ -190,7 +190,7 @@ impl Hlrc {
     pub(super) fn share(&mut self, site: &mut Site, page_ids: impl IntoIterator<Item = PageId>) -> PageSet {
         let mut watched = PageSet::new();
         for page_id in page_ids {
-            let page = self.pages.entry(page_id).or_default();
+            let page = self.pages.or_default(page_id);
             (page.shared, page.served) = (true, true);
             if std::mem::take(&mut page.unnoticed) {
                 // The page may have been written without notice until now; from now on its reader needs
@@ -224,7 +224,7 @@ impl Hlrc {
         }
         let (mut ahead, mut others) = (PageSet::new(), Vec::new());
         for page_id in page_ids {
-            let page = self.pages.entry(page_id).or_default();
+            let page = self.pages.or_default(page_id);
             let runs_free = page.access == Access::Write && !page.watched;
             let is_exclusive = page.unnoticed && !page.shared && runs_free && !page.has_words;
             if is_exclusive && site.is_async(page_id) && !page.leave.is_left() {
@@ -244,7 +244,7 @@ impl Hlrc {
     /// needs a notice.
     pub(super) fn note_unnoticed(&mut self, page_id: PageId) {
         if self.reach.is_some() {
-            self.pages.entry(page_id).or_default().unnoticed = true;
+            self.pages.or_default(page_id).unnoticed = true;
         }
     }
 

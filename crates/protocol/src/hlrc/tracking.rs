@@ -141,7 +141,7 @@ impl Hlrc {
     }
 
     fn begin_watching(&mut self, page_id: PageId) {
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         page.access = Access::Write;
         page.watched = true;
         page.busy_at = self.watch.releases;
@@ -174,7 +174,7 @@ impl Hlrc {
     /// gets a notice of one fetches it again. A barrier makes it exclusive; [`guard`](Self::guard) handles
     /// other ends of intervals.
     pub(super) fn let_unguarded(&mut self, page_id: PageId) -> bool {
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         page.unguarded = page.leave.take();
         if page.unguarded {
             self.watch.unguarded.insert(page_id);
@@ -187,7 +187,7 @@ impl Hlrc {
     pub(super) fn guard(&mut self, site: &mut Site) {
         let mut watched = PageSet::new();
         for page_id in std::mem::take(&mut self.watch.unguarded).iter() {
-            self.pages.entry(page_id).or_default().unguarded = false;
+            self.pages.or_default(page_id).unguarded = false;
             if site.is_async(page_id) {
                 watched.insert(page_id);
             }
@@ -197,7 +197,7 @@ impl Hlrc {
 
     /// Guards one page, in the middle of an interval.
     pub(super) fn guard_page(&mut self, site: &mut Site, page_id: PageId) {
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         if std::mem::take(&mut page.unguarded) {
             self.watch.unguarded.remove(page_id);
             self.written.insert(page_id);
@@ -231,7 +231,7 @@ impl Hlrc {
                 continue;
             }
             self.written.remove(page_id);
-            let page = self.pages.entry(page_id).or_default();
+            let page = self.pages.or_default(page_id);
             if home != site.me && std::mem::take(&mut page.twin) {
                 equal_twins.push(page_id);
             }
@@ -248,7 +248,7 @@ impl Hlrc {
 
     fn stop_watching(&mut self, site: &mut Site, exclusive: &PageSet) {
         for page_id in exclusive.iter() {
-            let page = self.pages.entry(page_id).or_default();
+            let page = self.pages.or_default(page_id);
             assert!(!page.shared && !page.twin, "{page_id}: nobody else has a copy of what is exclusive");
             (page.watched, page.unnoticed) = (false, true);
             let was_watched = self.watch.pages.remove(&page_id);
@@ -316,7 +316,7 @@ impl Hlrc {
         }
         for page_id in resting.iter() {
             self.watch.pages.remove(&page_id);
-            let page = self.pages.entry(page_id).or_default();
+            let page = self.pages.or_default(page_id);
             (page.access, page.watched) = (Access::None, false);
         }
         site.protect_all(&resting, Access::None);

@@ -3,7 +3,6 @@
 
 use hiroba_base::{Access, LockId, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
 use hiroba_wire::{Ahead, PageCopy};
-use rustc_hash::FxHashMap;
 
 use super::copies::{Came, Taken, check_all_found};
 use super::one_sided::Reach;
@@ -14,10 +13,11 @@ use crate::anticipation::{Anticipation, Copies, Fetches, Touch};
 use crate::coherence::Site;
 use crate::home::Located;
 use crate::moves::Moves;
+use crate::page_table::PageTable;
 
 /// A view of this node's copies.
 pub(super) struct View<'a> {
-    pages: &'a FxHashMap<PageId, Page>,
+    pages: &'a PageTable<Page>,
     moves: &'a Moves,
     reach: &'a Reach,
 }
@@ -106,7 +106,7 @@ impl Hlrc {
     pub(super) fn fetch_ahead(&mut self, site: &mut Site, fetches: Fetches) {
         let Fetches { pages, is_descending } = fetches;
         for page_id in &pages {
-            let before = self.pages.entry(*page_id).or_default().fetch.replace(Fetch::default());
+            let before = self.pages.or_default(*page_id).fetch.replace(Fetch::default());
             assert!(before.is_none(), "{page_id}: a page is fetched once at a time");
         }
         self.request_pages(site, &pages, is_descending);

@@ -118,7 +118,7 @@ impl Lrc {
 
     pub(super) fn keep(&mut self, page_id: PageId, kept: KeptDiff) {
         self.keeping.add(page_id, kept.bytes());
-        let page = self.pages.entry(page_id).or_default();
+        let page = self.pages.or_default(page_id);
         assert!(kept.seq > page.collected, "{page_id}: what is collected is not kept again");
         let behind = page.kept.partition_point(|other| other.seq <= kept.seq);
         page.kept.insert(behind, kept);
