@@ -277,13 +277,6 @@ impl Runtime {
         core.note_posted(to, is_posted);
     }
 
-    /// Sends the posted messages although the core is locked.
-    fn push_posted(&self, core: &mut Core) {
-        if !core.posted.is_empty() {
-            std::mem::take(&mut core.posted).into_iter().for_each(|to| self.fabric().push(to));
-        }
-    }
-
     fn carry_out(&self, core: &mut Core, effect: Effect, received: &[u8]) {
         let tallies = &self.account.tallies;
         match effect {
@@ -292,8 +285,6 @@ impl Runtime {
             Effect::SendTwin { to, page, version } => self.send_twin(core, to, page, version),
             Effect::Protect { pages, access } => self.protect(core, pages, access),
             Effect::Invalidate { span, pages } => {
-                // Others, who are waiting to leave a barrier, need not wait for this node's invalidations.
-                self.push_posted(core);
                 self.protect(core, span, Access::None);
                 self.explain(|regions| regions.note_lost(span));
                 tallies.invalidations.fetch_add(pages, Relaxed);
