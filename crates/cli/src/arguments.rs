@@ -863,6 +863,13 @@ fn explain(error: &clap::Error) -> Result<Command, Failure> {
     };
     let argument = text(ContextKind::InvalidArg);
     let flag = argument.split([' ', '=']).next().unwrap_or("").to_owned();
+    let usage = match error.get(ContextKind::Usage) {
+        Some(ContextValue::StyledStr(usage)) => usage.to_string(),
+        _ => "hiroba".to_owned(),
+    };
+    let usage = usage.trim().trim_start_matches("Usage:").trim();
+    let names = usage.split(' ').take_while(|word| word.chars().all(|letter| letter.is_ascii_lowercase()));
+    let command = names.collect::<Vec<_>>().join(" ");
     let sentence = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             return Ok(Command::Show { text: error.render().to_string() });
@@ -870,10 +877,11 @@ fn explain(error: &clap::Error) -> Result<Command, Failure> {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
             "expected a command, as in 'hiroba run -n 4 ./program'; see 'hiroba --help'".to_owned()
         }
-        ErrorKind::MissingRequiredArgument => NO_PROGRAM.to_owned(),
+        ErrorKind::MissingRequiredArgument if argument.contains("PROGRAM") => NO_PROGRAM.to_owned(),
+        ErrorKind::MissingRequiredArgument => format!("expected {argument}, as in '{usage}'"),
         ErrorKind::UnknownArgument => match text(ContextKind::SuggestedArg) {
-            near if near.is_empty() => format!("there is no flag '{argument}'; see 'hiroba run --help'"),
-            near => format!("there is no flag '{argument}'; did you mean '{near}'? see 'hiroba run --help'"),
+            near if near.is_empty() => format!("there is no flag '{argument}'; see '{command} --help'"),
+            near => format!("there is no flag '{argument}'; did you mean '{near}'? see '{command} --help'"),
         },
         ErrorKind::InvalidSubcommand => {
             let name = text(ContextKind::InvalidSubcommand);
@@ -888,10 +896,10 @@ fn explain(error: &clap::Error) -> Result<Command, Failure> {
             Some(other) if !other.is_empty() && other != flag => {
                 format!("{flag} and {other} exclude each other; leave one of them out")
             }
-            _ => format!("{flag} may be given only once; see 'hiroba run --help'"),
+            _ => format!("{flag} may be given only once; see '{command} --help'"),
         },
         ErrorKind::InvalidValue if text(ContextKind::InvalidValue).is_empty() => {
-            format!("expected a value after {flag}; see 'hiroba run --help'")
+            format!("expected a value after {flag}; see '{command} --help'")
         }
         ErrorKind::InvalidUtf8 => "expected arguments in UTF-8 before the program's name".to_owned(),
         _ => {

@@ -27,6 +27,8 @@ fn arguments_that_make_no_sense() {
         ("run --no-such true", "there is no flag '--no-such'"),
         ("run --fabrik udp true", "did you mean '--fabric'?"),
         ("run -q true", "there is no flag '-q'"),
+        ("trace export DIR", "expected -o <FILE>, as in 'hiroba trace export -o <FILE> <DIR>'"),
+        ("trace summary --no-such DIR", "see 'hiroba trace summary --help'"),
         ("run --protocol sc --write-tracking async true", "leave --write-tracking out"),
         ("run --protocol sc --races true", "use --protocol hlrc"),
         ("run --protocol aurc --races true", "use --protocol hlrc"),
