@@ -899,7 +899,7 @@ fn explain(error: &clap::Error) -> Result<Command, Failure> {
             _ => format!("{flag} may be given only once; see '{command} --help'"),
         },
         ErrorKind::InvalidValue if text(ContextKind::InvalidValue).is_empty() => {
-            format!("expected a value after {flag}; see '{command} --help'")
+            format!("expected a value after {flag}; see 'hiroba run --help'")
         }
         ErrorKind::InvalidUtf8 => "expected arguments in UTF-8 before the program's name".to_owned(),
         _ => {
