@@ -108,8 +108,9 @@ pub(super) struct Watcher<'a> {
     applied: FxHashMap<(PageId, NodeId), (IntervalSeq, u32)>,
     /// Where pages have moved to, as far as the node knows.
     moved: FxHashMap<PageId, NodeId>,
-    /// The grant of a lock that is being handled: its sender, and its record.
-    grant: Option<(NodeId, usize)>,
+    /// The grants of locks that threads handle: the sender, and its record. Meanwhile other threads may take
+    /// locks that were here already.
+    grants: FxHashMap<ThreadNumber, (NodeId, usize)>,
     /// The activities of threads: the sender if it is a message.
     serving: FxHashMap<ThreadNumber, Vec<Option<NodeId>>>,
 }
@@ -137,7 +138,7 @@ impl<'a> Watcher<'a> {
             received: FxHashMap::default(),
             applied: FxHashMap::default(),
             moved: FxHashMap::default(),
-            grant: None,
+            grants: FxHashMap::default(),
             serving: FxHashMap::default(),
         }
     }
@@ -182,8 +183,8 @@ impl<'a> Watcher<'a> {
                 self.serving.entry(thread).or_default().push(sender);
             }
             Event::Leave => self.leave(thread),
-            Event::Received { from, kind, bytes } => self.receive(*from, *kind, *bytes),
-            Event::Acquired { lock, turn } => self.acquire(*lock, *turn),
+            Event::Received { from, kind, bytes } => self.receive(thread, *from, *kind, *bytes),
+            Event::Acquired { lock, turn } => self.acquire(thread, *lock, *turn),
             Event::Met { epoch } => self.meet(*epoch),
             Event::PublicationSeen { from, count } => {
                 if let Some(published) = self.digest.published.get(&(*from, self.node, *count)) {
@@ -220,11 +221,11 @@ impl<'a> Watcher<'a> {
     fn leave(&mut self, thread: ThreadNumber) {
         let left = self.serving.entry(thread).or_default().pop();
         if left.flatten().is_some() {
-            self.grant = None;
+            self.grants.remove(&thread);
         }
     }
 
-    fn receive(&mut self, from: NodeId, kind: MessageKind, bytes: u32) {
+    fn receive(&mut self, thread: ThreadNumber, from: NodeId, kind: MessageKind, bytes: u32) {
         let count = self.received.entry(from).or_default();
         let index = std::mem::replace(count, *count + 1);
         self.findings.counts.messages += 1;
@@ -237,7 +238,11 @@ impl<'a> Watcher<'a> {
             self.digest.nodes[from.index()].sent.get(&self.node).and_then(|sent| sent.get(index)).copied();
         match sent {
             Some(sent) if (sent.kind, sent.bytes) == (kind, bytes) => {
-                self.grant = is_grant(kind).then_some((from, sent.record));
+                if is_grant(kind) {
+                    self.grants.insert(thread, (from, sent.record));
+                } else {
+                    self.grants.remove(&thread);
+                }
             }
             Some(sent) => self.convict(Axiom::Messages, |_| {
                 format!(
@@ -251,9 +256,9 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    fn acquire(&mut self, lock: hiroba_base::LockId, turn: u64) {
+    fn acquire(&mut self, thread: ThreadNumber, lock: hiroba_base::LockId, turn: u64) {
         self.findings.counts.holds += 1;
-        self.look_at_grant(lock);
+        self.look_at_grant(thread, lock);
         let Some(before) = turn.checked_sub(1) else { return };
         match self.digest.released.get(&(lock, before)) {
             Some((place, seen)) => {
@@ -275,8 +280,8 @@ impl<'a> Watcher<'a> {
 
     /// A lock's last holder may have unlocked it long before it closed the interval and sent the lock.
     /// Everything that it had closed by then must be seen here.
-    fn look_at_grant(&mut self, lock: hiroba_base::LockId) {
-        let Some((from, record)) = self.grant else { return };
+    fn look_at_grant(&mut self, thread: ThreadNumber, lock: hiroba_base::LockId) {
+        let Some((from, record)) = self.grants.get(&thread).copied() else { return };
         let closed = self.digest.nodes[from.index()].last_interval_before(record);
         let seen = self.seen[from.index()];
         if closed > seen {

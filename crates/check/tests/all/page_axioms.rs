@@ -1,16 +1,17 @@
 //! The checker of pages: the correct engine is never refused, and mutants are caught by page facts alone.
 
-use hiroba_base::PageId;
+use hiroba_base::{LockId, PageId};
 use hiroba_check::cluster::{Cluster, NetworkChoice, Options};
 use hiroba_check::engines::hlrc;
 use hiroba_check::litmus::catalogue;
 use hiroba_check::mutant::Mutant;
 use hiroba_check::page_axioms::{Breach, Findings, Rules, judge};
-use hiroba_check::program::Program;
-use hiroba_check::program::script::barrier;
+use hiroba_check::program::script::{barrier, lock, store, unlock};
+use hiroba_check::program::{Address, Program};
 use hiroba_check::random_program::{Shape, generate};
 use hiroba_protocol::WriteTracking;
-use hiroba_trace::{Event, Record};
+use hiroba_trace::{Event, Record, ThreadNumber};
+use hiroba_wire::Message;
 
 const TRACKINGS: [WriteTracking; 2] = [WriteTracking::Fault, WriteTracking::Async];
 const SHAPES: [Shape; 4] = [
@@ -134,4 +135,35 @@ fn what_is_closed_behind_a_meeting_was_not_seen_by_who_came_to_it() {
     let pages = [PageId(0)].into_iter().collect();
     records.insert(met + 1, Record { event: Event::Closed { seq: 1, pages }, ..records[met].clone() });
     assert_eq!(judge(&run, &Rules::hlrc(false)).breaches, []);
+}
+
+/// A thread takes a lock that was here already while another has received a grant and not handled it yet.
+#[test]
+fn a_lock_that_was_here_brings_nothing_of_a_grant_that_is_being_handled() {
+    let program = Program::new(
+        1,
+        [
+            vec![lock(0), store(Address::word(0, 0), 1), unlock(0), barrier()],
+            vec![barrier(), lock(0), unlock(0)],
+        ],
+    );
+    let late = |thread: ThreadNumber| ThreadNumber(thread.0 + 100);
+    let mut is_tried = false;
+    for seed in 0..20 {
+        let options = Options::seeded(seed, WriteTracking::Fault);
+        let mut run = Cluster::new(&program, hlrc(false), options).run().unwrap().run;
+        for node in &mut run.nodes {
+            let is_grant = |record: &Record| match record.event {
+                Event::Received { kind, .. } => Message::KINDS.get(usize::from(kind.0)) == Some(&"LockGrant"),
+                _ => false,
+            };
+            let Some(came) = node.records.iter().position(is_grant) else { continue };
+            let (thread, event) =
+                (late(node.records[came].thread), Event::Acquired { lock: LockId(99), turn: 0 });
+            node.records.insert(came + 1, Record { thread, event, ..node.records[came].clone() });
+            is_tried = true;
+        }
+        assert_eq!(judge(&run, &Rules::hlrc(false)).breaches, [], "seed {seed}");
+    }
+    assert!(is_tried, "some lock was granted by a message");
 }
