@@ -1,7 +1,7 @@
 //! State of many pages, kept so that pages close together lie close together in memory.
 //!
-//! Engines mostly work on runs of pages. In a hash table of pages each of them is a cache miss; here a chunk of
-//! neighbours is found with one look-up in a small table.
+//! Engines mostly work on runs of pages. In a hash table of pages each of them is a cache miss; here a chunk
+//! of neighbours is found with one look-up in a small table.
 
 use core::ops::Index;
 

@@ -733,8 +733,8 @@ impl Supervised {
     ///
     /// The kernel takes mapped granules that are not watched for written, and a scan that resets would
     /// protect them, at the cost of a shootdown and of a trap at the next write. Where such granules lie
-    /// between watched ones, a scan without changes first finds the written ones, which are mostly few. A scan
-    /// that resets must not meet granules that are not registered, either.
+    /// between watched ones, a scan without changes first finds the written ones, which are mostly few. A
+    /// scan that resets must not meet granules that are not registered, either.
     fn scan(&self, tracker: &Tracker, span: PageRange, out: &mut PageSet) -> Result<(), MemoryError> {
         let has_others = |pages: PageRange| {
             let mut unwatched = tracker.watched.runs_of(pages).filter(|(_, watched)| !watched);

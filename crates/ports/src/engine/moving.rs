@@ -4,8 +4,8 @@
 //! *relays* the messages that had come, and informs nodes that still send requests there of the port's place.
 //! Each node numbers its messages to a port, and the port's node admits them in that order, so neither
 //! relaying nor asking elsewhere changes it. The old node answers only after the new one has confirmed that
-//! it has the port, so no answer leads to a node that does not know the port. A request is repeated at the new
-//! node only after the old one has refused it.
+//! it has the port, so no answer leads to a node that does not know the port. A request is repeated at the
+//! new node only after the old one has refused it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -392,8 +392,8 @@ impl Engine {
         sent == total
     }
 
-    /// Returns the item of a flow that an answer is about. A message that comes back to a node that relayed it
-    /// before may overtake the answer to the earlier request: the first of equal numbers is the older one.
+    /// Returns the item of a flow that an answer is about. A message that comes back to a node that relayed
+    /// it before may overtake the answer to the earlier request: the first of equal numbers is the older one.
     fn find(&mut self, from: NodeId, key: FlowKey, number: u64) -> Option<(usize, &mut Item)> {
         let asked = |stage| match stage {
             Stage::Requested(at) | Stage::Permitted { at, .. } => at == from,
@@ -474,8 +474,8 @@ impl Engine {
         }
     }
 
-    /// Returns true if the port has not moved, as far as this node knows, since that node had it after so many
-    /// moves.
+    /// Returns true if the port, as far as this node knows, has not moved since it was at that node after
+    /// this number of moves.
     fn is_still_there(&mut self, port: PortId, node: NodeId, moves: u64) -> bool {
         let Some(known) = self.known.get_mut(&port) else { return false };
         if known.place_moves > moves {

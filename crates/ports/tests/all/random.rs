@@ -363,8 +363,8 @@ pub fn run(
     done.map_err(|wrong| [wrong, run.cluster.trace.join("\n")].join("\n"))
 }
 
-/// Returns the configuration of a run: the same programs each time, or with `HIROBA_PORTS_CASES` that many times
-/// as many, and other ones each time.
+/// Returns the configuration of a run: the same programs each time, or, with `HIROBA_PORTS_CASES=N`, N times
+/// as many, other ones each time.
 fn cases(count: u32) -> ProptestConfig {
     let factor: Option<u32> = std::env::var("HIROBA_PORTS_CASES").ok().and_then(|text| text.parse().ok());
     let rng_seed = if factor.is_some() { RngSeed::Random } else { RngSeed::Fixed(1) };
