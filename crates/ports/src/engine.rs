@@ -240,7 +240,8 @@ impl Engine {
 
     /// Returns the maximum number of bytes of other nodes' small messages and requests that a node's engine
     /// keeps for one port: the paper's formula (section 5.3), with a fixed number of bytes for each node, and
-    /// a queue.
+    /// a queue. While a port that has moved waits for relayed messages, it keeps one more request for each
+    /// former node and sender.
     pub fn port_bytes_max(nodes: u16, queue_limit: u32, config: &Config) -> u64 {
         let per_node =
             size_of::<crate::body::Holder>() + size_of::<crate::body::Parked>() + size_of::<FlowKey>();

@@ -123,7 +123,7 @@ impl Item {
         Item { number, stage, parcel, at: None, ways: Vec::new() }
     }
 
-    /// Returns the place in the flow of a message of this node that is in the port's queue there.
+    /// Returns an entry for a message of this node that was in the port's queue here, and travels by a relay.
     pub(crate) fn queued(number: u64, me: NodeId) -> Item {
         let (stage, parcel) = (Stage::Queued(me), None);
         Item { number, stage, parcel, at: None, ways: Vec::new() }

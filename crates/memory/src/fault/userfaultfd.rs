@@ -392,10 +392,6 @@ fn why_too_old(delivery: Delivery, tracking: WriteTracking) -> MemoryError {
 /// many costs about as much as another call.
 const JOINED_GAP_GRANULES_MAX: u64 = 512;
 
-/// The same number where some of those in between are mapped: as the kernel takes them for written, it lists
-/// them.
-const JOINED_MAPPED_GAP_GRANULES_MAX: u64 = 64;
-
 /// Joins ranges that come in ascending order.
 #[derive(Default)]
 struct Joining {
@@ -708,15 +704,8 @@ impl Supervised {
         let Some(tracker) = self.tracker.as_ref().filter(|tracker| !tracker.watched.is_empty()) else {
             return Ok(());
         };
-        // Guard pages between allocations are not registered, and end no scan.
-        let is_near = |gap: PageRange| {
-            let most = if self.mapped.contains_any(gap) {
-                JOINED_MAPPED_GAP_GRANULES_MAX
-            } else {
-                JOINED_GAP_GRANULES_MAX
-            };
-            gap.count <= most
-        };
+        let is_near =
+            |gap: PageRange| gap.count <= JOINED_GAP_GRANULES_MAX && tracker.registered.contains_range(gap);
         let mut joining = Joining::default();
         tracker
             .watched
@@ -733,15 +722,13 @@ impl Supervised {
     ///
     /// The kernel takes mapped granules that are not watched for written, and a scan that resets would
     /// protect them, at the cost of a shootdown and of a trap at the next write. Where such granules lie
-    /// between watched ones, a scan without changes first finds the written ones, which are mostly few. A
-    /// scan that resets must not meet granules that are not registered, either.
+    /// between watched ones, a scan without changes first finds the written ones, which are mostly few.
     fn scan(&self, tracker: &Tracker, span: PageRange, out: &mut PageSet) -> Result<(), MemoryError> {
         let has_others = |pages: PageRange| {
             let mut unwatched = tracker.watched.runs_of(pages).filter(|(_, watched)| !watched);
             unwatched.any(|(run, _)| self.mapped.contains_any(run))
         };
-        let may_reset = |pages: PageRange| tracker.registered.contains_range(pages) && !has_others(pages);
-        if may_reset(span) {
+        if !has_others(span) {
             return self.take_written(tracker, span, out);
         }
         let mut taken = Ok(());
@@ -749,7 +736,7 @@ impl Supervised {
         let visit = |found: Addresses| {
             for (run, watched) in tracker.watched.runs_of(self.granules_at(found)) {
                 if watched
-                    && let Some(span) = joining.add(run, may_reset)
+                    && let Some(span) = joining.add(run, |gap| !has_others(gap))
                     && taken.is_ok()
                 {
                     taken = self.take_written(tracker, span, out);

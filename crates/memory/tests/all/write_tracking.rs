@@ -57,7 +57,7 @@ tracking! {
     no_write_is_lost_while_neighbours_come_and_go,
     stores_that_fault_are_noted_beside_a_collector,
     two_collectors_share_each_write_out,
-    a_scan_crosses_what_is_not_registered,
+    pages_between_allocations_are_not_collected,
     a_gibibyte_is_watched_in_one_run,
     a_page_that_is_not_allocated_is_not_watched,
 }
@@ -457,8 +457,8 @@ fn two_collectors_share_each_write_out(mode: Mode) {
     }
 }
 
-/// Guard pages, and pages of which stores fault, lie between allocations.
-fn a_scan_crosses_what_is_not_registered(mode: Mode) {
+/// Between watched pages lie a guard page, and pages whose stores fault.
+fn pages_between_allocations_are_not_collected(mode: Mode) {
     let paged = Paged::new(mode, 8);
     paged.memory.allocate(range(9, 3)).unwrap();
     paged.memory.allocate(range(12, 8)).unwrap();

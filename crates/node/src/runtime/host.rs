@@ -589,8 +589,8 @@ fn leg_of(effect: &Effect) -> Leg {
     }
 }
 
-/// Scanning this many granules, most of which are not mapped, costs about as much as another system call.
-const JOINED_GAP_GRANULES_MAX: u64 = 512;
+/// Scanning this many granules costs about as much as another system call.
+const JOINED_GAP_GRANULES_MAX: u64 = 64;
 
 /// Merges ascending ranges into fewer ones that cover them.
 fn joined(spans: Vec<PageRange>) -> Vec<PageRange> {

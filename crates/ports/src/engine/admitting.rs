@@ -141,7 +141,7 @@ impl Engine {
             body.promised.remove(&key);
             return false;
         }
-        // Entries that are not due wait for others than this one, or for this one.
+        // Requests that are not due wait for messages that have not come, perhaps for this one.
         let others_wait =
             || body.parked.iter().any(|other| (other.from, other.flow) != key && body.is_due(other));
         let is_first = body.has_room() && !others_wait();

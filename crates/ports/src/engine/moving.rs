@@ -84,9 +84,10 @@ impl Engine {
         })
     }
 
-    /// Returns the list of holders with this node on it, which is an ordinary holder from now on. A holder's
-    /// next message is the first that has not been taken off the queue, if it was in there: this node relays
-    /// it. Those that it relays since earlier stays count as the present stay's list says.
+    /// Returns the list of holders with this node on it, which is an ordinary holder from now on. `first` has
+    /// each holder's first message in the queue, which this node relays: it is that holder's next message
+    /// again. Messages that this node still relays since the port was here before are not in `first`, because
+    /// the list already counts without them.
     fn holders_that_leave(
         &mut self,
         port: PortId,
@@ -135,8 +136,8 @@ impl Engine {
                 (FlowKey::RelayOnce(port), self.next_relay)
             }
             Source::Local => {
-                // A message that was queued directly becomes one of this node's flow, so that those that its
-                // threads send next wait for it if the port comes back first.
+                // The message gets a number in this node's flow, so that later messages of its threads wait
+                // for it if the port comes back first.
                 let flow = self.flows.entry(FlowKey::Own(port)).or_default();
                 let number = flow.next_number;
                 flow.next_number += 1;
@@ -144,7 +145,7 @@ impl Engine {
                 (FlowKey::Relay(port, me), number)
             }
         };
-        // A message may come here again, by a way round other nodes, after later ones of its origin.
+        // A message may come back here, through other nodes, after later ones of its origin.
         let items = &mut self.flows.entry(key).or_default().items;
         let at = items.partition_point(|item| item.number <= number);
         items.insert(at, Item::new(number, parcel));

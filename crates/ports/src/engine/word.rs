@@ -1,8 +1,9 @@
 //! Reports to other nodes about their messages: those that are in queues here, and those that were taken.
 //!
 //! Reports precede the content of their packet, so that they arrive in the order in which they were made. No
-//! thread waits for them: the next packet to the node carries them. They are sent alone when one has waited
-//! too long, or when they cover so many messages that the other node might have to wait.
+//! thread waits for them, except that a port leaves its node only when all messages with rights to it are
+//! answered. So the next packet to the node carries them. They are sent alone when one has waited too long,
+//! or when they cover so many messages that the other node might have to wait.
 
 use hiroba_base::{Instant, NodeId};
 
