@@ -35,11 +35,12 @@
 pub(crate) mod blocks;
 pub(crate) mod habits;
 pub(crate) mod lock_pages;
+mod own_changes;
 pub(crate) mod steps;
 pub(crate) mod streams;
 pub(crate) mod supplies;
 
-use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet, VersionVector};
+use hiroba_base::{Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, VersionVector};
 use rustc_hash::FxHashSet;
 
 use self::blocks::Blocks;
@@ -79,6 +80,9 @@ pub(crate) trait Copies {
     /// Returns true if a copy of this version contains all intervals that this node knows, including its own
     /// writes.
     fn would_do(&self, page: PageId, version: &VersionVector) -> bool;
+
+    /// Returns the latest interval in which this node has changed the page, as far as its copy shows; else 0.
+    fn own_interval(&self, site: &Site, page: PageId) -> IntervalSeq;
 
     /// Returns true if this node reads the home's frames itself, without a message.
     fn reads_itself(&self, home: NodeId) -> bool;

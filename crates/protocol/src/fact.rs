@@ -72,7 +72,8 @@ pub enum Fact {
         /// The intervals.
         version: VersionVector,
     },
-    /// A frame of a page homed here contains the changes of another node's interval.
+    /// A frame of a page homed here contains the changes of another node's interval. An interval of the node
+    /// itself: a copy that came without its changes, and is about to be installed, contains them.
     Applied {
         /// The page.
         page: PageId,

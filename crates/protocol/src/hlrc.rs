@@ -652,6 +652,10 @@ impl Hlrc {
             self.pages.or_default(page_id).version.advance(site.me, seq);
             return;
         };
+        // Otherwise the home has changes of this interval that are not in the diff.
+        if !runs.is_empty() && !self.operated_on.contains(page_id) && !self.sent_early.contains(page_id) {
+            self.anticipation.keep_own(page_id, before, seq, &runs);
+        }
         let flush = self.flushes.entry(home).or_default();
         // Send a batch only when there is more to send, since the last message must say that it is the last.
         let batch = flush.is_full().then(|| std::mem::take(flush));
@@ -912,6 +916,7 @@ impl Coherence for Hlrc {
     }
 
     fn handle_meeting(&mut self, site: &mut Site, all_have_seen: &VectorTimestamp) {
+        self.anticipation.meet(all_have_seen.get(site.me));
         self.reclaim_exclusive_pages(site, all_have_seen);
     }
 

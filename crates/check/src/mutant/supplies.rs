@@ -1,5 +1,7 @@
 //! Planted bugs of pages that are sent ahead of a barrier.
 
+use std::sync::Arc;
+
 use hiroba_base::{NodeId, PageId};
 use hiroba_protocol::{Effect, NewContent};
 use hiroba_wire::{Limits, Message, PageCopy};
@@ -31,11 +33,13 @@ pub enum Mutant {
     Overwrite,
     /// A page is sent before all of its home's changes: the second half of its content is zero.
     HalfContent,
+    /// A supply is installed as it came, without the changes of its reader that have crossed it.
+    ForgetOwn,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 9] = [
+    pub const ALL: [Mutant; 10] = [
         Mutant::ClaimHomes,
         Mutant::ClaimReaders,
         Mutant::ClaimAll,
@@ -45,6 +49,7 @@ impl Mutant {
         Mutant::TruncateInstall,
         Mutant::Overwrite,
         Mutant::HalfContent,
+        Mutant::ForgetOwn,
     ];
 
     /// Returns the bug, ready to be planted in a cluster.
@@ -82,6 +87,7 @@ impl Planted {
                     let before = self.contents.insert((to, copy.page), page.clone());
                     *page = before.unwrap_or_else(|| page.clone());
                 }
+                Mutant::ForgetOwn => _ = self.contents.insert((to, copy.page), page.clone()),
                 Mutant::HalfContent => page[GRANULE_BYTES as usize / 2..].fill(0),
                 _ => {}
             }
@@ -94,11 +100,21 @@ impl Planted {
 }
 
 impl Mutation for Planted {
-    fn on_effect(&mut self, _node: NodeId, effect: Effect) -> Vec<Effect> {
+    fn on_effect(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
         let Effect::Install { content: NewContent::Kept(..), merge, .. } = effect else {
             return vec![effect];
         };
         match (self.mutant, effect) {
+            (Mutant::ForgetOwn, Effect::Install { pages, content, merge, fetched, prefetched }) => {
+                let came: Option<Vec<&[u8]>> =
+                    pages.iter().map(|page| self.contents.get(&(node, page)).map(Vec::as_slice)).collect();
+                let content = came.map_or(content, |came| {
+                    let bytes: Arc<[u8]> = came.concat().into();
+                    let range = 0..bytes.len();
+                    NewContent::Kept(bytes, range)
+                });
+                vec![Effect::Install { pages, content, merge, fetched, prefetched }]
+            }
             (Mutant::SkipInstall, _) if !merge => Vec::new(),
             (Mutant::TruncateInstall, effect) => vec![truncate_install(effect)],
             (Mutant::Overwrite, Effect::Install { pages, content, fetched, prefetched, .. }) => {

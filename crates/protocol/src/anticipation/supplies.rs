@@ -32,9 +32,10 @@
 //!
 //! Why this is correct. A supply is a page as its home had it, with its version, like any reply. It waits
 //! until its reader has left the barrier, and is taken only if it contains all intervals that the reader
-//! knows, *including all that the reader has written itself* (a diff may have crossed it). No thread waits
-//! for a supply: if it comes too late, or is of no use, the page is fetched like any other. So home and
-//! reader need not agree on which orders stand.
+//! knows, *including all that the reader has written itself*. Where a diff of the reader has crossed it, the
+//! reader writes that into the supply first ([`own_changes`](super::own_changes)). No thread waits for a
+//! supply: if it comes too late, or is of no use, the page is fetched like any other. So home and reader need
+//! not agree on which orders stand.
 //!
 //! Pages come with a lock in the same way ([`lock_pages`](super::lock_pages)): if a page's home hands the
 //! lock over, it first sends the pages ordered with it, and they wait for the grant.
@@ -46,15 +47,16 @@ use core::ops::Range;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hiroba_base::{LockId, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
+use hiroba_base::{IntervalSeq, LockId, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
 use hiroba_wire::{Ahead, Message};
 use rustc_hash::FxHashMap;
 
 use super::habits::{BELIEVED_MAX, BELIEVED_MIN};
+use super::own_changes::{self, OwnChanges};
 use super::{Anticipation, Copies};
-use crate::NewContent;
 use crate::coherence::Site;
 use crate::home::Located;
+use crate::{Fact, NewContent};
 
 /// The maximum number of bytes of pages for which a node has orders at one home: a barrier, or a lock's
 /// grant, waits for no more than this. At most twice this much waits at a reader from each home, since a home
@@ -132,6 +134,8 @@ pub(super) struct Supplies {
     came: Vec<Supply>,
     /// Supplies that came ahead of the barrier or grant that has just happened, until they are taken.
     expected: BTreeMap<PageId, Supply>,
+    /// This node's changes to pages that it has ordered.
+    own: OwnChanges,
     /// Home: the pages that readers have ordered ahead of barriers.
     orders: BTreeMap<NodeId, PageSet>,
     /// Home: the pages that readers have ordered with locks.
@@ -240,6 +244,7 @@ impl Anticipation {
         guess.order.is_on_trial = false;
         if std::mem::take(&mut guess.order.is_placed) {
             let home = site.locate(page).home;
+            self.supplies.own.forget(page);
             self.supplies.discharge(home, site.page_bytes(page));
             if let Some(pages) = self.supplies.news.get_mut(&(home, true)) {
                 pages.remove(page);
@@ -260,6 +265,18 @@ impl Anticipation {
                 site.out.send(home, &Message::StandingOrder { lock: None, pages, stands });
             }
         }
+    }
+
+    /// Keeps the diff that this node sends to the page's home, if a supply may cross it.
+    pub(crate) fn keep_own(&mut self, page: PageId, before: IntervalSeq, seq: IntervalSeq, runs: &[u8]) {
+        if self.guesses.get(&page).is_some_and(|guess| guess.order.is_placed) {
+            self.supplies.own.keep(page, before, seq, runs);
+        }
+    }
+
+    /// Notes that all nodes have seen this node's intervals through `seen_by_all`: they have met.
+    pub(crate) fn meet(&mut self, seen_by_all: IntervalSeq) {
+        self.supplies.own.meet(seen_by_all);
     }
 
     /// Keeps pages that have come unrequested, with these bytes.
@@ -321,9 +338,17 @@ impl Anticipation {
     /// has come. The protocol installs them before the program's threads go on.
     pub(crate) fn take_expected(&mut self, site: &mut Site, copies: &impl Copies) -> Vec<Accepted> {
         let mut accepted = Vec::new();
+        let mut completed = Completed::default();
         for (page, supply) in std::mem::take(&mut self.supplies.expected) {
-            let Supply { ahead_of, version, content, .. } = supply;
+            let Supply { ahead_of, mut version, mut content, .. } = supply;
             let located = site.locate(page);
+            // Where some of its own changes are not kept, the supply is of no use.
+            let own = copies.own_interval(site, page);
+            let held = version.get(site.me);
+            let lacks_kept = self.supplies.own.lacking(page, held, own).is_some();
+            if lacks_kept {
+                version.advance(site.me, own);
+            }
             // A thread may have fetched the page meanwhile, or this node may know of more intervals.
             let is_of_use =
                 located.home != site.me && copies.is_absent(page) && copies.would_do(page, &version);
@@ -344,9 +369,55 @@ impl Anticipation {
                 self.under_way.closed.insert(page);
             }
             assert_eq!(located.page, page, "a supply is of a whole page");
+            if lacks_kept {
+                let lacking = self.supplies.own.lacking(page, held, own);
+                completed.write(site, page, accepted.len(), &content, lacking.into_iter().flatten());
+                content = NewContent::Zero;
+            }
             accepted.push(Accepted { page: located, version, content });
         }
+        completed.give_to(&mut accepted);
         accepted
+    }
+}
+
+/// Supplies into which their reader has written its own changes.
+#[derive(Default)]
+struct Completed {
+    bytes: Vec<u8>,
+    /// The indices of the accepted supplies, and the ranges of their bytes.
+    ranges: Vec<(usize, Range<usize>)>,
+}
+
+impl Completed {
+    /// Copies the content of a supply, and writes what it lacks.
+    fn write<'a>(
+        &mut self,
+        site: &mut Site,
+        page: PageId,
+        index: usize,
+        content: &NewContent,
+        lacking: impl Iterator<Item = (IntervalSeq, &'a [u8])>,
+    ) {
+        let start = self.bytes.len();
+        match content {
+            NewContent::Kept(bytes, range) => self.bytes.extend_from_slice(&bytes[range.clone()]),
+            NewContent::Zero => self.bytes.resize(start + site.page_bytes(page) as usize, 0),
+            NewContent::Received(_) => unreachable!("supplies wait, so their bytes are kept"),
+        }
+        for (seq, runs) in lacking {
+            own_changes::write(&mut self.bytes[start..], runs);
+            let (writer, bytes) = (site.me, runs.len() as u32);
+            site.tell(|| Some(Fact::Applied { page, writer, seq, bytes }));
+        }
+        self.ranges.push((index, start..self.bytes.len()));
+    }
+
+    fn give_to(self, accepted: &mut [Accepted]) {
+        let bytes: Arc<[u8]> = self.bytes.into();
+        for (index, range) in self.ranges {
+            accepted[index].content = NewContent::Kept(bytes.clone(), range);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Copies that no thread has faulted on: shows this protocol's copies to
 //! [`anticipation`](crate::anticipation), and fetches what that proposes.
 
-use hiroba_base::{Access, LockId, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
+use hiroba_base::{Access, IntervalSeq, LockId, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
 use hiroba_wire::{Ahead, PageCopy};
 
 use super::copies::{Came, Taken, check_all_found};
@@ -59,6 +59,10 @@ impl Copies for View<'_> {
     fn would_do(&self, page: PageId, version: &VersionVector) -> bool {
         let has_all = |page: &Page| version.covers(&page.needed) && version.covers(&page.version);
         self.page(page).is_none_or(has_all)
+    }
+
+    fn own_interval(&self, site: &Site, page: PageId) -> IntervalSeq {
+        self.page(page).map_or(0, |page| page.version.get(site.me))
     }
 
     fn reads_itself(&self, home: NodeId) -> bool {
