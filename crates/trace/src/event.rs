@@ -204,8 +204,8 @@ pub enum Event {
         /// The intervals.
         version: VersionVector,
     },
-    /// The changes that an interval of another node made to a page homed here are in its frame. An interval of
-    /// the node itself: its changes are in a copy that came without them.
+    /// The changes that an interval of another node made to a page homed here are in its frame. An interval
+    /// of the node itself: its changes are in a copy that came without them.
     Applied {
         /// The page.
         page: PageId,

@@ -33,9 +33,9 @@
 //! Why this is correct. A supply is a page as its home had it, with its version, like any reply. It waits
 //! until its reader has left the barrier, and is taken only if it contains all intervals that the reader
 //! knows, *including all that the reader has written itself*. Where a diff of the reader has crossed it, the
-//! reader writes that into the supply first ([`own_changes`](super::own_changes)). No thread waits for a
-//! supply: if it comes too late, or is of no use, the page is fetched like any other. So home and reader need
-//! not agree on which orders stand.
+//! reader writes that into the supply first ([`own_changes`]). No thread waits for a supply: if it comes too
+//! late, or is of no use, the page is fetched like any other. So home and reader need not agree on which
+//! orders stand.
 //!
 //! Pages come with a lock in the same way ([`lock_pages`](super::lock_pages)): if a page's home hands the
 //! lock over, it first sends the pages ordered with it, and they wait for the grant.
