@@ -1,4 +1,4 @@
-//! Pages that are *out*: their content is in the swap file, and they have no frame.
+//! Pages that are *out*: their content is in the swap store, and they have no frame.
 //!
 //! Every access to a page's content first calls [`SharedMemory::bring_in`]. A page that has a frame is never
 //! out, so code that has found a frame need not call it.
@@ -12,7 +12,7 @@ use hiroba_base::PageRange;
 use super::SharedMemory;
 use crate::{
     MemoryError,
-    swap::{SwapFile, SwapSeal},
+    swap::{SwapSeal, SwapStore},
 };
 
 /// Parameters of the swap file.
@@ -38,7 +38,8 @@ impl core::fmt::Debug for SwapOptions<'_> {
 /// Traffic between memory and the swap file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapTallies {
-    /// Granules written to the file. Granules of zeros leave without being written.
+    /// Granules written to the file. Granules of zeros, and those that the file contains as they are, leave
+    /// without being written.
     pub outs: u64,
     /// Granules read from the file.
     pub ins: u64,
@@ -48,7 +49,7 @@ pub struct SwapTallies {
 
 /// The swap file of a region.
 pub(super) struct Swap {
-    file: Mutex<SwapFile>,
+    file: Mutex<SwapStore>,
     /// Number of granules that are out; changes under the file's lock.
     out: AtomicU64,
     lost: fn(&MemoryError) -> !,
@@ -65,11 +66,11 @@ impl core::fmt::Debug for Swap {
 }
 
 impl Swap {
-    fn lock(&self) -> MutexGuard<'_, SwapFile> {
+    fn lock(&self) -> MutexGuard<'_, SwapStore> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note_out(&self, file: &SwapFile) {
+    fn note_out(&self, file: &SwapStore) {
         // SYNC POINT: pairs with the acquire in `swap_with_any`, for threads without the core's lock.
         self.out.store(file.len() as u64, Ordering::Release);
     }
@@ -86,12 +87,12 @@ impl SharedMemory {
     /// Panics if there is a swap file already.
     pub fn open_swap(&self, options: SwapOptions<'_>) -> Result<(), MemoryError> {
         let SwapOptions { directory, bytes_max, seal, lost } = options;
-        let file = SwapFile::open(directory, bytes_max, self.granule().bytes(), seal)?;
+        let file = SwapStore::open(directory, bytes_max, self.granule().bytes(), seal)?;
         self.set_swap(file, lost);
         Ok(())
     }
 
-    fn set_swap(&self, file: SwapFile, lost: fn(&MemoryError) -> !) {
+    fn set_swap(&self, file: SwapStore, lost: fn(&MemoryError) -> !) {
         let swap = Swap {
             file: Mutex::new(file),
             out: AtomicU64::new(0),
@@ -108,12 +109,12 @@ impl SharedMemory {
     ///
     /// The program has no access to the pages, and no other thread accesses them meanwhile.
     ///
+    /// # Errors
     /// Fails if the swap file is full or cannot be written; the pages that have not left are unchanged then.
     /// Also fails if the pages lie outside the region.
-    /// the pages lie outside the region.
     ///
+    /// # Panics
     /// Panics if there is no swap file.
-    /// When there is no swap file.
     pub fn page_out(&self, range: PageRange) -> Result<(), MemoryError> {
         self.span(range)?;
         let swap = self.swap.get().expect("pages leave where there is a swap file");
@@ -123,7 +124,7 @@ impl SharedMemory {
             let written =
                 file.take_in(run, |granule, room| self.copy_out(granule.0 as usize * unit, room))?;
             if let Err(error) = self.give_up_run(run) {
-                file.discard(run.iter());
+                file.discard(run);
                 return Err(error);
             }
             swap.note_out(&file);
@@ -164,10 +165,10 @@ impl SharedMemory {
 
     /// Discards the swapped-out content of `range`.
     pub(super) fn discard(&self, range: PageRange) {
-        let Some(swap) = self.swap_with_any() else { return };
+        // Granules that are in memory may have slots, too.
+        let Some(swap) = self.swap.get() else { return };
         let mut file = swap.lock();
-        let granules = file.granules_in(range);
-        file.discard(granules);
+        file.discard(range);
         swap.note_out(&file);
     }
 
@@ -307,8 +308,9 @@ mod tests {
             assert_eq!((memory.frames(), blocks(&memory)), (32, 32 * 4096), "{name}");
         }
         let tallies = memory.swap_tallies();
-        assert_eq!((tallies.outs, tallies.ins), (8 * 12, 8 * 12));
-        assert_eq!(tallies.bytes, 2 * 8 * 12 * 4096);
+        // Nothing has changed them after they left for the first time.
+        assert_eq!((tallies.outs, tallies.ins), (8, 8 * 12));
+        assert_eq!(tallies.bytes, (8 + 8 * 12) * 4096);
     }
 
     #[test]
@@ -339,6 +341,21 @@ mod tests {
         memory.read(PageId(0), 0, &mut bytes);
         assert_eq!(bytes, [0; BYTES]);
         memory.page_out(range(8, 4)).unwrap();
+    }
+
+    #[test]
+    fn a_page_that_was_given_up_leaves_no_earlier_version_behind() {
+        let disk = Disk::default();
+        let memory = memory_on(&disk, 4);
+        memory.page_out(range(0, 4)).unwrap();
+        memory.populate(range(0, 4)).unwrap();
+        memory.give_up(range(0, 4)).unwrap();
+        memory.page_out(range(8, 4)).unwrap();
+        assert_eq!(memory.swap_tallies().outs, 8, "its slots are free again");
+        memory.write(PageId(0), 0, &[1; BYTES]).unwrap();
+        let mut bytes = [0; BYTES];
+        memory.read(PageId(0), 0, &mut bytes);
+        assert_eq!(bytes, [1; BYTES]);
     }
 
     #[test]
