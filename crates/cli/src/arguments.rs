@@ -374,9 +374,10 @@ struct TrackingArguments {
 /// Memory that a node provides for shared pages.
 #[derive(Args)]
 struct MemoryArguments {
-    /// Memory that shared pages may take on each node, as 512M or 4G: above it, copies of other nodes' pages
-    /// are evicted, and fetched again when they are touched; under hlrc, with homes that stay [default: no
-    /// limit]
+    /// Memory that shared pages may take on each node, as 512M or 4G, or none: above it, copies of other
+    /// nodes' pages are evicted, and fetched again when they are touched; under hlrc, with homes that stay
+    /// [default: three quarters of the machine's memory, or of its control group's limit if that is lower,
+    /// divided by the nodes on the machine]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     memory_limit: Option<String>,
     /// Which pages are evicted: fifo, clock, lru-scan, lirs, s3-fifo or sieve
@@ -619,12 +620,14 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     let page_size = check_page_size(&given.tracking.page_size)?;
     let memory_limit = check_memory_limit(&given.memory, page_size)?;
     let homes_stay = home_migration == HomePolicy::Fixed.name();
-    refuse_with_limit(memory_limit.as_ref(), protocol, homes_stay, given.tracking.races)?;
-    if memory_limit.is_some() && nodes_max == 1 {
-        return Err(Failure::new(
-            "--memory-limit evicts pages to other nodes, and this job has one node; use -n 2 or more, or leave it out",
-        ));
-    }
+    let why_not = why_no_page_leaves(protocol, homes_stay, given.tracking.races, nodes_max);
+    let memory_limit = match (memory_limit, why_not) {
+        (Some(limit), Some(sentence)) if limit.bytes.is_some() || limit.swap.is_some() => {
+            return Err(Failure::new(sentence));
+        }
+        (limit, None) => limit,
+        (_, Some(_)) => None,
+    };
     let mut program = given.program.into_iter();
     let (statistics_table, statistics_json) = check_statistics(given.reports.stats)?;
     Ok(RunOptions {
@@ -703,16 +706,25 @@ fn check_memory_limit(given: &MemoryArguments, page_size: PageSize) -> Result<Op
         .replacement
         .parse()
         .map_err(|error: UnknownPolicy| Failure::new(format!("{error}, after --replacement")))?;
-    let Some(size) = &given.memory_limit else {
+    let replacement = replacement.name().to_owned();
+    if given.memory_limit.as_deref() == Some("none") {
         return match &given.swap {
             Some(_) => Err(Failure::new(
-                "--swap takes pages that a node evicts at its limit; add --memory-limit SIZE, or leave --swap out",
+                "--swap takes pages that a node evicts at its limit, and --memory-limit none lets none leave; leave out one of them",
             )),
             None => Ok(None),
         };
-    };
+    }
+    let bytes = given.memory_limit.as_deref().map(|size| check_limit(size, page_size)).transpose()?;
+    let swap = given.swap.as_deref().map(|place| check_swap(place, page_size)).transpose()?;
+    Ok(Some(MemoryLimit { bytes, replacement, swap }))
+}
+
+fn check_limit(size: &str, page_size: PageSize) -> Result<u64, Failure> {
     let bytes = parse_size(size).ok_or_else(|| {
-        Failure::new(format!("expected a size such as 512M or 4G after --memory-limit, got '{size}'"))
+        Failure::new(format!(
+            "expected a size such as 512M or 4G, or none, after --memory-limit, got '{size}'"
+        ))
     })?;
     let least = LIMIT_PAGES_MIN * page_size.bytes() as u64;
     if bytes < least {
@@ -721,8 +733,7 @@ fn check_memory_limit(given: &MemoryArguments, page_size: PageSize) -> Result<Op
             least >> 10
         )));
     }
-    let swap = given.swap.as_deref().map(|place| check_swap(place, page_size)).transpose()?;
-    Ok(Some(MemoryLimit { bytes, replacement: replacement.name().to_owned(), swap }))
+    Ok(bytes)
 }
 
 /// Parses a directory and how much of it a node may use. What follows the last colon is a size, unless it
@@ -752,24 +763,26 @@ fn check_swap(given: &str, page_size: PageSize) -> Result<SwapPlace, Failure> {
     Ok(SwapPlace { directory, bytes_max })
 }
 
-/// Refuses options under which no copy can be evicted.
-fn refuse_with_limit(
-    limit: Option<&MemoryLimit>,
+/// Returns why no page can be evicted under these options.
+fn why_no_page_leaves(
     protocol: Protocol,
     homes_stay: bool,
     races: bool,
-) -> Result<(), Failure> {
-    let sentence = match limit {
-        None => return Ok(()),
-        Some(_) if !protocol.gives_up_pages() || !homes_stay => {
-            "--memory-limit has copies leave under --protocol hlrc with homes that stay; leave the limit out, or              other protocols and --home-migration"
-        }
-        Some(_) if races => {
-            "--races keeps every copy that it compares, so none can be evicted; leave out --memory-limit or --races"
-        }
-        Some(_) => return Ok(()),
-    };
-    Err(Failure::new(sentence))
+    nodes_max: u16,
+) -> Option<&'static str> {
+    if nodes_max == 1 {
+        return Some(
+            "--memory-limit and --swap evict pages of other nodes or to a disk, and this job has one node; use -n 2 or more, or leave them out",
+        );
+    }
+    if !protocol.gives_up_pages() || !homes_stay {
+        return Some(
+            "--memory-limit and --swap have pages leave under --protocol hlrc with homes that stay; leave them out, or other protocols and --home-migration",
+        );
+    }
+    races.then_some(
+        "--races keeps every copy that it compares, so none can be evicted; leave out --memory-limit and --swap, or --races",
+    )
 }
 
 fn check_bench(given: BenchArguments) -> Result<BenchOptions, Failure> {

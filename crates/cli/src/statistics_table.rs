@@ -179,6 +179,7 @@ const COUNTERS: [&[(&str, Unit, CountOf)]; 3] = [
         ("sent again", Unit::Count, |c| c.retransmits),
         ("rejected", Unit::Count, |c| c.datagrams_rejected),
         ("peak memory", Unit::Bytes, |c| c.resident_bytes_max),
+        ("memory limit", Unit::Bytes, |c| c.memory_limit_bytes),
     ],
 ];
 

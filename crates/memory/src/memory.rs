@@ -351,6 +351,11 @@ impl SharedMemory {
         self.runs_with_frames(range).into_iter().try_for_each(|run| self.give_up_run(run))
     }
 
+    /// Returns all granules that have a frame, as maximal ranges in order.
+    pub fn ranges_with_frames(&self) -> Vec<PageRange> {
+        self.runs_with_frames(PageRange { first: PageId(0), count: self.granules() })
+    }
+
     fn runs_with_frames(&self, range: PageRange) -> Vec<PageRange> {
         self.populated.runs(range).filter_map(|(run, has_frames)| has_frames.then_some(run)).collect()
     }

@@ -69,6 +69,7 @@ tallies! {
         retransmits,
         datagrams_rejected,
         resident_bytes_max,
+        memory_limit_bytes,
     }
 }
 

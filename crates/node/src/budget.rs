@@ -8,6 +8,9 @@
 //! Copies leave first: they can be fetched again without a disk, and nothing is written for them. But they
 //! keep a part of the budget as long as home pages can leave. Otherwise a node with room for only a few
 //! copies would fetch them over and over.
+//!
+//! Every run has a budget, most far more than it needs. So nothing is recorded before half of it is used.
+//! Then the policies are informed of the pages that are resident, in the order of their addresses.
 
 use std::collections::VecDeque;
 
@@ -31,12 +34,21 @@ const TOLD_FROM_PART: u64 = 8;
 /// other protocols may have pages that can leave.
 const VAIN_ROUNDS_MAX: u32 = 8;
 
+/// Pages are recorded once resident memory exceeds this fraction of the budget.
+const RECORDED_FROM_PART: u64 = 2;
+
 /// Copies that take less than this fraction of the budget stay as long as home pages can leave.
 const COPIES_KEEP_PART: u64 = 8;
 
 /// The budget, and the pages that count against it.
 pub(crate) struct Budget {
     pub(crate) limit_bytes: u64,
+    /// The limit for now, which is lower while the machine is short of memory.
+    present_bytes: u64,
+    /// True if the user has not chosen the limit.
+    pub(crate) is_default: bool,
+    /// True once pages are recorded.
+    records: bool,
     /// The size of most pages. With their twins they take up to twice as much.
     page_bytes: u64,
     copies: Kind,
@@ -101,6 +113,9 @@ impl Budget {
     pub(crate) fn new(limit_bytes: u64, page_bytes: u64, kind: PolicyKind) -> Budget {
         Budget {
             limit_bytes,
+            present_bytes: limit_bytes,
+            is_default: false,
+            records: false,
             page_bytes,
             copies: Kind::new(kind),
             homes: None,
@@ -109,6 +124,34 @@ impl Budget {
             vain_rounds: 0,
             homes_stay: false,
         }
+    }
+
+    /// Notes that the user has not chosen the limit.
+    pub(crate) fn by_default(self) -> Budget {
+        Budget { is_default: true, ..self }
+    }
+
+    /// Lowers the limit, because the machine is short of memory.
+    pub(crate) fn lower(&mut self, bytes: u64) {
+        self.present_bytes = bytes.min(self.limit_bytes);
+        self.stuck_bytes = 0;
+    }
+
+    /// Raises a lowered limit, as far as it may be.
+    pub(crate) fn raise(&mut self, bytes: u64) {
+        self.present_bytes = self.present_bytes.max(bytes.min(self.limit_bytes));
+    }
+
+    /// Returns true if recording should begin, and begins it. The caller then records the resident pages.
+    pub(crate) fn begins_to_record(&mut self, resident_bytes: u64) -> bool {
+        let begins = !self.records && resident_bytes > self.present_bytes / RECORDED_FROM_PART;
+        self.records |= begins;
+        begins
+    }
+
+    /// Returns true if pages are recorded.
+    pub(crate) fn records(&self) -> bool {
+        self.records
     }
 
     /// Lets pages homed here leave, too.
@@ -163,12 +206,12 @@ impl Budget {
     /// Returns true if pages should leave. Returns false while the budget is exceeded only by pages that must
     /// stay.
     pub(crate) fn is_exceeded(&self, resident_bytes: u64) -> bool {
-        resident_bytes > self.limit_bytes.max(self.stuck_bytes)
+        resident_bytes > self.present_bytes.max(self.stuck_bytes)
     }
 
     /// Returns the next pages to evict; none when there is room enough, or when no page may leave.
     pub(crate) fn choose(&mut self, resident_bytes: u64) -> Vec<PageId> {
-        let wanted = self.limit_bytes - self.limit_bytes / SLACK_PART;
+        let wanted = self.present_bytes - self.present_bytes / SLACK_PART;
         let excess = resident_bytes.saturating_sub(wanted).div_ceil(self.page_bytes).min(LEAVERS_MAX);
         let Budget { copies, homes, latest, .. } = self;
         let mut leavers = Vec::new();
@@ -176,7 +219,7 @@ impl Budget {
             copies.choose(excess, latest, &mut leavers);
             return leavers;
         };
-        let kept = self.limit_bytes / self.page_bytes / COPIES_KEEP_PART;
+        let kept = self.present_bytes / self.page_bytes / COPIES_KEEP_PART;
         let spare = (copies.pages.len() as u64).saturating_sub(kept);
         copies.choose(excess.min(spare), latest, &mut leavers);
         if !self.homes_stay {
@@ -206,7 +249,7 @@ impl Budget {
     /// Records that no more pages will leave now. Returns true if the node exceeds its budget so much that
     /// the user should know; pages in transit exceed it a little for a moment.
     pub(crate) fn end(&mut self, resident_bytes: u64) -> bool {
-        let is_above = resident_bytes > self.limit_bytes;
+        let is_above = resident_bytes > self.present_bytes;
         self.stuck_bytes = if is_above { resident_bytes } else { 0 };
         (self.vain_rounds, self.homes_stay) = (0, false);
         resident_bytes > self.limit_bytes + self.limit_bytes / TOLD_FROM_PART
@@ -218,7 +261,11 @@ mod tests {
     use super::*;
 
     fn budget_of(pages: u64) -> Budget {
-        Budget::new(pages * 4096, 4096, PolicyKind::Fifo)
+        let mut budget = Budget::new(pages * 4096, 4096, PolicyKind::Fifo);
+        assert!(!budget.begins_to_record(pages * 2048) && !budget.records());
+        assert!(budget.begins_to_record(pages * 2048 + 1) && budget.records());
+        assert!(!budget.begins_to_record(pages * 4096), "it begins once");
+        budget
     }
 
     #[test]
@@ -245,6 +292,22 @@ mod tests {
         assert!(budget.end(99 * 4096));
         assert!(!budget.is_exceeded(99 * 4096) && budget.is_exceeded(100 * 4096));
         assert!(!budget.end(10 * 4096) && budget.is_exceeded(65 * 4096));
+    }
+
+    #[test]
+    fn a_lowered_limit_holds_until_it_is_raised() {
+        let mut budget = budget_of(640);
+        (0..600).for_each(|page| budget.note_copy(PageId(page)));
+        assert!(!budget.end(700 * 4096) && !budget.is_exceeded(700 * 4096), "no more could leave");
+        budget.lower(320 * 4096);
+        assert!(budget.is_exceeded(321 * 4096) && !budget.is_exceeded(320 * 4096));
+        assert_eq!(budget.choose(321 * 4096).len(), 6);
+        assert!(!budget.end(640 * 4096), "the user's own limit is kept");
+        budget.raise(100 * 4096);
+        budget.lower(320 * 4096);
+        assert!(budget.is_exceeded(321 * 4096));
+        budget.raise(1000 * 4096);
+        assert!(budget.is_exceeded(641 * 4096) && !budget.is_exceeded(640 * 4096));
     }
 
     fn budget_with_swap(pages: u64) -> Budget {

@@ -20,6 +20,7 @@
 //! | `runtime/tracing.rs` | the record of a traced run |
 //! | `threads.rs` | the program's threads, and how they wait |
 //! | `account.rs`, `stalls.rs`, `time_class.rs` | time and counts |
+//! | `budget.rs`, `headroom.rs`, `swap.rs` | the memory of shared pages: which leave, how much there may be, where they go |
 
 mod account;
 mod arena;
@@ -29,6 +30,7 @@ mod callers;
 mod control;
 mod core_share;
 mod error;
+mod headroom;
 mod layout;
 mod patience;
 /// The program's signal handlers, masks and stacks, which the faces intercept.

@@ -16,6 +16,7 @@ use hiroba_wire::{Collective, Limits};
 use crate::NodeError;
 use crate::account::Account;
 use crate::control::ControlChannel;
+use crate::headroom::Headroom;
 use crate::layout::Layout;
 use crate::patience::Patience;
 use crate::regions::Regions;
@@ -60,6 +61,8 @@ pub struct Runtime {
     pub(crate) me: NodeId,
     pub(crate) job: Job,
     pub(crate) memory: Arc<SharedMemory>,
+    /// The memory that the machine has left, in a job of several nodes.
+    pub(crate) headroom: Option<Headroom>,
     /// `None` in a job of one node: no other node can change its pages, so no access needs to fault.
     pub(crate) faults: Option<Arc<dyn FaultSource>>,
     pub(crate) unmapped: Unmapped,
@@ -92,6 +95,8 @@ pub(crate) struct Job {
     /// The protocol of the program's own data and of small blocks, if it differs.
     pub(crate) program_protocol: Option<Protocol>,
     looks_for_races: bool,
+    /// The memory that shared pages may take on this node; 0 for no limit.
+    memory_limit_bytes: u64,
     pub(crate) limits: Limits,
     pub(crate) layout: Layout,
 }
@@ -479,6 +484,7 @@ impl Runtime {
         let mut statistics = self.account.statistics(self.me);
         let counters = &mut statistics.counters;
         counters.resident_bytes_max = self.memory.resident_bytes_max();
+        counters.memory_limit_bytes = self.job.memory_limit_bytes;
         let swap = self.memory.swap_tallies();
         (counters.swap_outs, counters.swap_ins, counters.swap_bytes) = (swap.outs, swap.ins, swap.bytes);
         if let Some(fabric) = &self.fabric {

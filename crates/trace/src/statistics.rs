@@ -157,6 +157,8 @@ counters! {
     datagrams_rejected,
     /// The maximum number of bytes that frames and twins took at one time.
     resident_bytes_max,
+    /// The memory that frames and twins may take; 0 if there is no limit.
+    memory_limit_bytes,
 }
 
 /// One node's account.

@@ -88,15 +88,15 @@ pub struct CoherenceChoices {
     pub write_tracking: WriteTrackingChoice,
     /// Whether to look for data races between nodes.
     pub races: bool,
-    /// How much memory shared pages may take on a node; `None` for no limit.
+    /// How much memory shared pages may take on a node; `None` for no limit, also if pages cannot leave.
     pub memory_limit: Option<MemoryLimit>,
 }
 
 /// How much memory shared pages may take on a node, and which of them are evicted above it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryLimit {
-    /// The limit for frames and twins together.
-    pub bytes: u64,
+    /// The limit for frames and twins together; `None` for the node's share of its machine's memory.
+    pub bytes: Option<u64>,
     /// The replacement policy, as on the command line.
     pub replacement: String,
     /// Where evicted pages go that are homed on the node; without it they stay.

@@ -3,6 +3,7 @@
 //! All of this runs with the core's lock and with signals deferred, and accesses shared pages only through
 //! the runtime's view, which never faults.
 
+mod headroom;
 pub(crate) mod races;
 mod shortage;
 

@@ -18,6 +18,7 @@ use crate::NodeError;
 use crate::account::Account;
 use crate::budget::Budget;
 use crate::control::ControlChannel;
+use crate::headroom::Headroom;
 use crate::layout::Layout;
 use crate::patience::Patience;
 use crate::regions::Regions;
@@ -60,6 +61,7 @@ impl Runtime {
             home_policy: HomePolicy::Fixed,
             prefetch: true,
             budget: None,
+            headroom: None,
             explains: false,
         })
     }
@@ -98,6 +100,7 @@ impl Runtime {
         let granule_bytes = memory.granule().bytes() as u32;
         let recorder = ends.open_trace(&job, granule_bytes)?;
         let threads_per_node = u32::from(job.threads_per_node);
+        let headroom = (nodes > 1).then(|| Headroom::find(nodes_here(&job)));
         let control = Some(control);
         Runtime::assemble(Parts {
             me: job.node,
@@ -118,7 +121,8 @@ impl Runtime {
             program_protocol,
             home_policy,
             prefetch: job.coherence.prefetch,
-            budget: budget_of(&job, page_size)?,
+            budget: budget_of(&job, page_size, headroom.as_ref())?,
+            headroom,
             explains: job.explains && nodes > 1,
         })
     }
@@ -144,6 +148,7 @@ impl Runtime {
             home_policy,
             prefetch,
             budget,
+            headroom,
             explains,
         } = parts;
         let granule_bytes = memory.granule().bytes() as u32;
@@ -184,6 +189,7 @@ impl Runtime {
             engine = engine.mapping_homes(MappingRule::default());
         }
         let races = looks_for_races.then(Races::default);
+        let memory_limit_bytes = budget.as_ref().map_or(0, |budget| budget.limit_bytes);
         let core = Core::new(Box::new(engine), Twins::new(memory.clone()), races, budget);
         let regions = explains.then(Regions::default);
         let heap = if program_protocol.is_some() {
@@ -199,6 +205,7 @@ impl Runtime {
             protocol,
             program_protocol,
             looks_for_races,
+            memory_limit_bytes,
             limits,
             layout,
         };
@@ -208,6 +215,7 @@ impl Runtime {
             me,
             job,
             memory,
+            headroom,
             faults,
             unmapped: Unmapped::over(fabric_name),
             fabric,
@@ -270,6 +278,7 @@ struct Parts {
     home_policy: HomePolicy,
     prefetch: bool,
     budget: Option<Budget>,
+    headroom: Option<Headroom>,
     /// True if the account reports waiting time by region.
     explains: bool,
 }
@@ -290,10 +299,15 @@ fn randomise_what_is_executed_later() {
 
 /// Returns true if there is a core for each program thread of the nodes that share this machine's cores.
 fn do_cores_suffice(job: &JobDescription) -> bool {
-    let here = job.hosts.get(job.node.index());
-    let nodes_here = if job.bound { 1 } else { job.hosts.iter().filter(|host| Some(*host) == here).count() };
+    let nodes_here = if job.bound { 1 } else { nodes_here(job) };
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    nodes_here * usize::from(job.threads_per_node) <= cores
+    nodes_here * u64::from(job.threads_per_node) <= cores as u64
+}
+
+/// Returns the number of the job's nodes on this machine.
+fn nodes_here(job: &JobDescription) -> u64 {
+    let here = job.hosts.get(job.node.index());
+    job.hosts.iter().filter(|host| Some(*host) == here).count() as u64
 }
 
 /// Returns true if the program was executed with more rights than its user has: set-user-ID, set-group-ID or
@@ -368,14 +382,27 @@ fn program_protocol_of(job: &JobDescription, protocol: Protocol) -> Result<Optio
     Ok(Some(named).filter(|named| *named != protocol && job.addresses.len() > 1))
 }
 
-fn budget_of(job: &JobDescription, page_size: PageSize) -> Result<Option<Budget>, NodeError> {
-    let Some(limit) = &job.coherence.memory_limit else { return Ok(None) };
+/// The lowest budget by default, in pages: as much as `--memory-limit` must be at least.
+const DEFAULT_PAGES_MIN: u64 = 256;
+
+/// Returns the budget of this node's shared pages, if pages may leave. A job of one node has no place where
+/// they could go.
+fn budget_of(
+    job: &JobDescription,
+    page_size: PageSize,
+    headroom: Option<&Headroom>,
+) -> Result<Option<Budget>, NodeError> {
+    let (Some(limit), Some(headroom)) = (&job.coherence.memory_limit, headroom) else { return Ok(None) };
     let kind: PolicyKind = limit.replacement.parse().map_err(|_| NodeError::Unknown {
         what: "replacement policy",
         known: PolicyKind::ALL.map(PolicyKind::name).join(", "),
         got: limit.replacement.clone(),
     })?;
-    let budget = Budget::new(limit.bytes, page_size.bytes() as u64, kind);
+    let page_bytes = page_size.bytes() as u64;
+    let share = || headroom.default_share_bytes().map(|bytes| bytes.max(DEFAULT_PAGES_MIN * page_bytes));
+    let Some(bytes) = limit.bytes.or_else(share) else { return Ok(None) };
+    let budget = Budget::new(bytes, page_bytes, kind);
+    let budget = if limit.bytes.is_none() { budget.by_default() } else { budget };
     Ok(Some(if limit.swap.is_some() { budget.with_swap(kind) } else { budget }))
 }
 

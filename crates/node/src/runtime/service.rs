@@ -264,6 +264,7 @@ impl Runtime {
         let mut program_stopped = false;
         let mut waits_seen = Instant::now();
         let mut peers_seen = Instant::now();
+        let mut headroom_due = Instant::now();
         loop {
             ready.clear();
             if waits_seen.elapsed() >= REPORT_EVERY {
@@ -274,6 +275,7 @@ impl Runtime {
             if self.serving.peers.is_due(&mut peers_seen) {
                 self.look_after_peers();
             }
+            self.watch_headroom(&mut headroom_due);
             self.send_owing_packets();
             let spins = spin_until.is_some_and(|until| Instant::now() < until);
             let nap = if spins { Duration::ZERO } else { self.nap() };

@@ -1,5 +1,6 @@
 //! Calls the command as a user would, within time limits.
 
+pub mod control_group;
 pub mod forms;
 pub mod terminal;
 

@@ -2,12 +2,13 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use hiroba_base::{PageId, PageRange, PageSet};
+use hiroba_base::{NodeId, PageId, PageRange, PageSet};
 use hiroba_memory::{MemoryError, SharedMemory};
 use hiroba_protocol::Engine;
 use hiroba_wire::control::ToLauncher;
 
 use super::Core;
+use crate::budget::Budget;
 use crate::runtime::Runtime;
 
 /// Iterates over the pages that begin within a range.
@@ -16,23 +17,47 @@ fn pages_in(engine: &dyn Engine, range: PageRange) -> impl Iterator<Item = PageI
 }
 
 impl Core {
+    /// Returns the engine, and the budget if it records pages.
+    fn recording(&mut self) -> Option<(&dyn Engine, &mut Budget)> {
+        let budget = self.budget.as_mut().filter(|budget| budget.records())?;
+        Some((&*self.engine, budget))
+    }
+
+    /// Records the pages that are resident, if it is time to record pages.
+    fn begin_to_record(&mut self, memory: &SharedMemory, me: NodeId) {
+        let Core { engine, budget: Some(budget), .. } = self else { return };
+        if !budget.begins_to_record(memory.resident_bytes()) {
+            return;
+        }
+        for range in memory.ranges_with_frames() {
+            // The range may begin within a page.
+            let first = engine.page_of(range.first).filter(|first| *first != range.first);
+            for page in first.into_iter().chain(pages_in(&**engine, range)) {
+                match engine.home_of(page) {
+                    Some(home) if home == me => budget.note_home(page),
+                    _ => budget.note_copy(page),
+                }
+            }
+        }
+    }
+
     /// Records that pages have arrived.
     pub(super) fn note_came(&mut self, range: PageRange) {
-        let Core { engine, budget: Some(budget), .. } = self else { return };
-        pages_in(&**engine, range).for_each(|page| budget.note_copy(page));
+        let Some((engine, budget)) = self.recording() else { return };
+        pages_in(engine, range).for_each(|page| budget.note_copy(page));
     }
 
     /// Records that the program may use these pages.
     pub(super) fn note_given(&mut self, range: PageRange) {
-        let Core { engine, budget: Some(budget), .. } = self else { return };
+        let Some((engine, budget)) = self.recording() else { return };
         if budget.has_swap() {
-            pages_in(&**engine, range).for_each(|page| budget.note_home(page));
+            pages_in(engine, range).for_each(|page| budget.note_home(page));
         }
     }
 
     /// Records that a thread waits for a page, which must stay until the thread has returned from its fault.
     pub(crate) fn note_awaited(&mut self, granule: PageId) {
-        let Core { engine, budget: Some(budget), .. } = self else { return };
+        let Some((engine, budget)) = self.recording() else { return };
         if budget.has_swap()
             && let Some(page) = engine.page_of(granule)
         {
@@ -42,19 +67,20 @@ impl Core {
 
     /// Records pages that got frames since the last call.
     fn note_frames(&mut self, memory: &SharedMemory) {
-        let Core { engine, budget: Some(budget), .. } = self else { return };
+        let came = memory.take_came();
+        let Some((engine, budget)) = self.recording() else { return };
         if budget.has_swap() {
-            for range in memory.take_came() {
+            for range in came {
                 // The range may begin within a page.
                 let first = engine.page_of(range.first);
-                first.into_iter().chain(pages_in(&**engine, range)).for_each(|page| budget.note_home(page));
+                first.into_iter().chain(pages_in(engine, range)).for_each(|page| budget.note_home(page));
             }
         }
     }
 
     /// Records that the program has stored to these granules.
     pub(super) fn note_stores(&mut self, granules: &PageSet) {
-        let Core { engine, budget: Some(budget), .. } = self else { return };
+        let Some((engine, budget)) = self.recording() else { return };
         granules
             .iter()
             .filter_map(|granule| engine.page_of(granule))
@@ -97,7 +123,14 @@ impl Runtime {
     /// Evicts pages until the node keeps to its budget again, or none can leave.
     pub(super) fn keep_to_budget(&self, core: &mut Core) {
         core.note_frames(&self.memory);
-        let exceeded = |budget: &crate::budget::Budget| budget.is_exceeded(self.memory.resident_bytes());
+        self.heed_growth(core);
+        self.evict(core);
+    }
+
+    /// Evicts pages while there are too many.
+    pub(super) fn evict(&self, core: &mut Core) {
+        core.begin_to_record(&self.memory, self.me);
+        let exceeded = |budget: &Budget| budget.is_exceeded(self.memory.resident_bytes());
         if !core.budget.as_ref().is_some_and(exceeded) {
             return;
         }
@@ -116,17 +149,21 @@ impl Runtime {
             }
         }
         let Core { budget: Some(budget), is_shortage_told, .. } = core else { return };
-        let (limit_bytes, has_swap) = (budget.limit_bytes, budget.has_swap());
+        let (limit_kib, has_swap, is_default) =
+            (budget.limit_bytes >> 10, budget.has_swap(), budget.is_default);
         if budget.end(self.memory.resident_bytes()) && !std::mem::replace(is_shortage_told, true) {
             let what_leaves = if has_swap {
                 "no more of them can leave at the moment: use more nodes, or a higher limit"
             } else {
                 "only copies of other nodes' pages can leave: use more nodes, a higher limit, or --swap DIR"
             };
+            let limit = if is_default {
+                format!("their share of this machine's memory, {limit_kib} KiB")
+            } else {
+                format!("--memory-limit's {limit_kib} KiB")
+            };
             self.remark(format!(
-                "this node's own pages, and what its threads use at the moment, take more than --memory-limit's {} KiB; \
-                 {what_leaves}",
-                limit_bytes >> 10
+                "this node's own pages, and what its threads use at the moment, take more than {limit}; {what_leaves}"
             ));
         }
     }
