@@ -291,7 +291,7 @@ struct RunArguments {
     #[command(flatten)]
     tracking: TrackingArguments,
     /// Run an executable that was not built for Hiroba: its threads run on all nodes, in one address space
-    /// (programs of GNU's OpenMP are run so without it)
+    /// (programs of OpenMP are run so without it)
     #[arg(long)]
     pthread: bool,
     /// Run this node under gdb, or $HIROBA_DEBUGGER, on the terminal; the other nodes run on

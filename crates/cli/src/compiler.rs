@@ -17,8 +17,8 @@ const LIBRARY: &str = "libhiroba.so";
 /// The library that is loaded before pthreads in executables that were not built for Hiroba; it lies beside
 /// the other.
 pub const PTHREAD_LIBRARY: &str = "libhiroba_pthread.so";
-/// The library that replaces GNU's OpenMP library in executables that were built for that; it lies beside the
-/// others.
+/// The library that replaces OpenMP's, GNU's or LLVM's, in executables that were built for one of them; it
+/// lies beside the others.
 pub const OPENMP_LIBRARY: &str = "libhiroba_gomp.so";
 /// The header that a C program includes.
 const HEADER: &str = "hiroba.h";

@@ -7,16 +7,23 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use crate::context;
 use crate::job::{self, FORMAT_BYTES};
+use crate::llvm;
 use crate::runtime;
 
+/// The formats of both libraries where none is set.
 const DEFAULT: &str = "level %L thread %i affinity %A";
+const DEFAULT_OF_LLVM: &str = "OMP: pid %P tid %i thread %n bound to OS proc set {%A}";
+
+fn default_format() -> String {
+    if llvm::is_wanted() { DEFAULT_OF_LLVM } else { DEFAULT }.to_owned()
+}
 
 /// The format that is set: shared by all nodes, and empty for the default one.
 fn format_set() -> String {
-    let Some(job) = job::job() else { return DEFAULT.to_owned() };
+    let Some(job) = job::job() else { return default_format() };
     let bytes: Vec<u8> =
         job.format.iter().map(|byte| byte.load(Relaxed)).take_while(|byte| *byte != 0).collect();
-    if bytes.is_empty() { DEFAULT.to_owned() } else { String::from_utf8_lossy(&bytes).into_owned() }
+    if bytes.is_empty() { default_format() } else { String::from_utf8_lossy(&bytes).into_owned() }
 }
 
 fn set_format(format: &str) {

@@ -11,7 +11,7 @@ use crate::runtime;
 
 /// `omp_alloctrait_t`.
 #[repr(C)]
-struct Trait {
+pub(crate) struct Trait {
     key: u32,
     value: usize,
 }
@@ -135,19 +135,23 @@ unsafe fn give_back(start: *mut c_void) {
 
 /// See OpenMP.
 #[unsafe(no_mangle)]
-extern "C-unwind" fn omp_alloc(bytes: usize, allocator: usize) -> *mut c_void {
+pub(crate) extern "C-unwind" fn omp_alloc(bytes: usize, allocator: usize) -> *mut c_void {
     allocate(1, bytes, allocator, false)
 }
 
 /// See OpenMP.
 #[unsafe(no_mangle)]
-extern "C-unwind" fn omp_aligned_alloc(align: usize, bytes: usize, allocator: usize) -> *mut c_void {
+pub(crate) extern "C-unwind" fn omp_aligned_alloc(
+    align: usize,
+    bytes: usize,
+    allocator: usize,
+) -> *mut c_void {
     allocate(align, bytes, allocator, false)
 }
 
 /// See OpenMP.
 #[unsafe(no_mangle)]
-extern "C-unwind" fn omp_calloc(count: usize, bytes: usize, allocator: usize) -> *mut c_void {
+pub(crate) extern "C-unwind" fn omp_calloc(count: usize, bytes: usize, allocator: usize) -> *mut c_void {
     omp_aligned_calloc(1, count, bytes, allocator)
 }
 
@@ -167,7 +171,7 @@ extern "C-unwind" fn omp_aligned_calloc(
 /// # Safety
 /// The block is NULL or one of these functions'.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn omp_realloc(
+pub(crate) unsafe extern "C-unwind" fn omp_realloc(
     start: *mut c_void,
     bytes: usize,
     allocator: usize,
@@ -195,7 +199,7 @@ unsafe extern "C-unwind" fn omp_realloc(
 /// # Safety
 /// The block is NULL or one of these functions'.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn omp_free(start: *mut c_void, _allocator: usize) {
+pub(crate) unsafe extern "C-unwind" fn omp_free(start: *mut c_void, _allocator: usize) {
     // SAFETY: the caller's.
     unsafe { give_back(start) };
 }
@@ -225,7 +229,11 @@ unsafe extern "C-unwind" fn GOMP_free(start: *mut c_void, _allocator: usize) {
 /// # Safety
 /// `traits` has `count` elements.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn omp_init_allocator(_space: usize, count: c_int, traits: *const Trait) -> usize {
+pub(crate) unsafe extern "C-unwind" fn omp_init_allocator(
+    _space: usize,
+    count: c_int,
+    traits: *const Trait,
+) -> usize {
     let place = memory::shared_zeroed(align_of::<Allocator>(), size_of::<Allocator>());
     // SAFETY: zeros are valid, and no other thread knows it yet.
     let allocator = unsafe { &*place.cast::<Allocator>() };
@@ -288,7 +296,7 @@ unsafe extern "C-unwind" fn omp_init_allocator_8_(
 /// # Safety
 /// It is a predefined one, or made by `omp_init_allocator` and not used any more.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn omp_destroy_allocator(handle: usize) {
+pub(crate) unsafe extern "C-unwind" fn omp_destroy_allocator(handle: usize) {
     if known(handle).is_some() {
         // SAFETY: the caller's.
         unsafe { memory::free_shared(ptr::with_exposed_provenance_mut(handle)) };
@@ -309,7 +317,7 @@ unsafe extern "C-unwind" fn omp_destroy_allocator_(handle: *const usize) {
 
 /// See OpenMP.
 #[unsafe(no_mangle)]
-extern "C-unwind" fn omp_set_default_allocator(handle: usize) {
+pub(crate) extern "C-unwind" fn omp_set_default_allocator(handle: usize) {
     CHOSEN.set(if handle == 0 { DEFAULT_ALLOCATOR } else { handle });
 }
 
@@ -325,7 +333,7 @@ unsafe extern "C-unwind" fn omp_set_default_allocator_(handle: *const usize) {
 
 /// See OpenMP.
 #[unsafe(no_mangle)]
-extern "C-unwind" fn omp_get_default_allocator() -> usize {
+pub(crate) extern "C-unwind" fn omp_get_default_allocator() -> usize {
     CHOSEN.get()
 }
 

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ptr;
 
 use crate::job::{self, Region, SETTINGS};
+use crate::llvm::Nest;
 use crate::records::Running;
 use crate::settings::{Schedule, settings};
 use crate::work::{Loop, Share};
@@ -54,8 +55,14 @@ pub(crate) struct Context {
     /// The piece of work that it is at.
     pub(crate) share: Cell<Option<&'static Share>>,
     pub(crate) of_loop: Cell<Loop>,
+    /// The piece of work that it has left without saying so: see `shares.rs`.
+    pub(crate) left: Cell<Option<&'static Share>>,
     /// The iterations of each loop of a nest whose iterations depend on each other.
     pub(crate) nest: RefCell<Vec<u64>>,
+    /// The same in programs for LLVM's library.
+    pub(crate) waiting_nest: RefCell<Option<Nest>>,
+    /// What it ran, and with which settings, before it came to tasks that it runs itself in such programs.
+    pub(crate) interrupted: RefCell<Vec<(Running, Settings)>>,
     /// How many barriers the team has passed.
     pub(crate) barriers: Cell<u64>,
     /// Which team of a league it is in, and how many there are.
@@ -89,7 +96,10 @@ impl Context {
             singles: Cell::new(0),
             share: Cell::new(None),
             of_loop: Cell::new(Loop::default()),
+            left: Cell::new(None),
             nest: RefCell::new(Vec::new()),
+            waiting_nest: RefCell::new(None),
+            interrupted: RefCell::new(Vec::new()),
             barriers: Cell::new(0),
             team_number: Cell::new(0),
             teams: Cell::new(1),

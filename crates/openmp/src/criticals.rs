@@ -14,7 +14,7 @@ fn of_job(choose: impl FnOnce(&'static job::Job) -> &'static Lock) -> Option<&'s
 ///
 /// # Safety
 /// `place` is such a word.
-unsafe fn named<'a>(place: *mut *mut c_void) -> &'a Lock {
+pub(crate) unsafe fn named<'a>(place: *mut *mut c_void) -> &'a Lock {
     // SAFETY: the caller's; a lock is one word of 4 bytes.
     unsafe { &*place.cast::<Lock>() }
 }
@@ -24,13 +24,13 @@ macro_rules! pairs {
     ($($start:ident $end:ident $lock:ident;)*) => { $(
         /// Begins code that one thread runs at a time.
         #[unsafe(no_mangle)]
-        extern "C-unwind" fn $start() {
+        pub(crate) extern "C-unwind" fn $start() {
             of_job(|job| &job.team.$lock).into_iter().for_each(Lock::lock);
         }
 
         /// Ends it.
         #[unsafe(no_mangle)]
-        extern "C-unwind" fn $end() {
+        pub(crate) extern "C-unwind" fn $end() {
             of_job(|job| &job.team.$lock).into_iter().for_each(Lock::unlock);
         }
     )* };

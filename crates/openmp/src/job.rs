@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::face;
+use crate::llvm::Registered;
 use crate::records::{Group, Queue};
 use crate::runtime::Lock;
 use crate::work::{RING, Share, WORDS};
@@ -47,6 +48,8 @@ pub(crate) struct Team {
     pub(crate) copied: AtomicPtr<c_void>,
     /// Not 0 once the region is cancelled.
     pub(crate) cancelled: AtomicU32,
+    /// Which loop is cancelled, in programs for LLVM's library; 0 for none.
+    pub(crate) cancelled_loop: AtomicU64,
     /// How many threads have come to the region's end, in turn by the number of the barrier.
     pub(crate) ended: [AtomicU32; 3],
     /// A team whose threads do not meet in barriers of all nodes meets here, under `lock`.
@@ -68,6 +71,8 @@ pub(crate) struct Job {
     pub(crate) team: Team,
     pub(crate) tasks: Queue,
     pub(crate) shares: [Share; RING],
+    /// How copies of thread-private variables begin, in programs for LLVM's library.
+    pub(crate) thread_private: AtomicPtr<Registered>,
     /// The format in which the program has its threads' places shown.
     pub(crate) format: [AtomicU8; FORMAT_BYTES],
 }

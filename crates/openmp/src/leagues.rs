@@ -31,6 +31,15 @@ unsafe extern "C-unwind" fn GOMP_teams_reg(
     thread_limit: c_uint,
     _flags: c_uint,
 ) {
+    // SAFETY: the caller's.
+    unsafe { run(function, data, teams, thread_limit) };
+}
+
+/// Runs the teams of a league: at least as many as are asked for, and 0 asks for as many as are set.
+///
+/// # Safety
+/// `function` may be called with `data`.
+pub(crate) unsafe fn run(function: Function, data: *mut c_void, teams: u32, thread_limit: u32) {
     let context = context::current();
     let (number, all) = (context.team_number.get(), context.teams.get());
     let settings = context.settings.get();

@@ -1,6 +1,6 @@
 //! OpenMP executables: `hiroba run` has the loader put this library before all others, under the name of
-//! GNU's OpenMP library, whose functions compiled programs call. It stands on `libhiroba_pthread.so`, which
-//! shares the program's memory and runs `main` on node 0.
+//! GNU's OpenMP library, whose functions compiled programs call; it has those of LLVM's library, too. It
+//! stands on `libhiroba_pthread.so`, which shares the program's memory and runs `main` on node 0.
 //!
 //! - **Start** (`start.rs`): every node creates its threads of the job's team, once, and more when a region
 //!   asks for more; a thread keeps its node and its number from region to region.
@@ -9,6 +9,7 @@
 //! - **Work** (`work.rs`, `shares.rs`, `loops.rs`): each piece of work that a team shares has a place in a
 //!   ring in shared memory, which its first thread prepares; threads take chunks with atomic instructions.
 //! - **Tasks** (`tasks/`, `records.rs`, `reductions.rs`): records in shared memory, in a queue of the team.
+//! - **LLVM** (`llvm/`): what clang calls, by its names, over all of this.
 //! - **Settings** (`settings.rs`, `context.rs`, `queries.rs`): each thread has a context of its own.
 //!
 //! The code of this library runs on the program's stack, and faults on shared memory as the program does.
@@ -22,6 +23,7 @@ mod criticals;
 mod face;
 mod job;
 mod leagues;
+mod llvm;
 mod locks;
 mod loop_calls;
 mod loops;

@@ -1,13 +1,15 @@
 //! Locks of the program.
 //!
 //! Theirs is the word in which the program keeps them: the number of a lock of Hiroba. A nested lock has its
-//! owner and depth beside it.
+//! owner and depth beside it, or elsewhere, where the program has room for an address alone: in Fortran, and
+//! built for LLVM's library.
 
 use std::ffi::{c_int, c_uint};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Release};
 
 use crate::context;
+use crate::llvm;
 use crate::memory;
 use crate::runtime::Lock;
 
@@ -128,6 +130,10 @@ macro_rules! of_nested {
         /// The lock is the program's, and initialised.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(lock: *const Nested) $(-> $result)? {
+            if llvm::is_wanted() {
+                // SAFETY: the caller's; such a lock is as Fortran's.
+                return unsafe { $fortran(lock.cast()) };
+            }
             // SAFETY: the caller's.
             unsafe { &*lock }.$act()
         }
@@ -158,6 +164,10 @@ of_nested! {
 /// The place is the program's.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn omp_init_nest_lock(lock: *const Nested) {
+    if llvm::is_wanted() {
+        // SAFETY: the caller's; such a lock is as Fortran's.
+        return unsafe { omp_init_nest_lock_(lock.cast_mut().cast()) };
+    }
     // SAFETY: the caller's.
     unsafe { &*lock }.init();
 }
@@ -178,6 +188,10 @@ unsafe extern "C-unwind" fn omp_init_nest_lock_with_hint(lock: *const Nested, _h
 /// It was initialised, and no thread uses it any more.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn omp_destroy_nest_lock(lock: *const Nested) {
+    if llvm::is_wanted() {
+        // SAFETY: the caller's; such a lock is as Fortran's.
+        return unsafe { omp_destroy_nest_lock_(lock.cast_mut().cast()) };
+    }
     // SAFETY: the caller's.
     unsafe { &*lock }.init();
 }

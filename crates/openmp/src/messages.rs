@@ -28,7 +28,7 @@ unsafe fn sentence(text: *const c_char, bytes: usize) -> String {
 /// # Safety
 /// As many bytes can be read.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn GOMP_warning(text: *const c_char, bytes: usize) {
+pub(crate) unsafe extern "C-unwind" fn GOMP_warning(text: *const c_char, bytes: usize) {
     // SAFETY: the caller's.
     runtime::say(&unsafe { sentence(text, bytes) });
 }
@@ -38,7 +38,7 @@ unsafe extern "C-unwind" fn GOMP_warning(text: *const c_char, bytes: usize) {
 /// # Safety
 /// As many bytes can be read.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn GOMP_error(text: *const c_char, bytes: usize) -> ! {
+pub(crate) unsafe extern "C-unwind" fn GOMP_error(text: *const c_char, bytes: usize) -> ! {
     // SAFETY: the caller's.
     runtime::say(&unsafe { sentence(text, bytes) });
     // SAFETY: any status may be passed.

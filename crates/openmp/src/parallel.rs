@@ -3,17 +3,17 @@
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{Acquire, Release};
 
 use crate::context::{self, Context, TeamKind};
 use crate::job;
 use crate::records::Group;
 use crate::settings::settings;
 use crate::teams::{self, Wanted};
-use crate::work::{Function, Kind, Loop, Range, Share};
+use crate::work::{Function, Kind, Loop, Range};
 
 /// Runs a region.
-fn run(wanted: &Wanted) {
+pub(crate) fn run(wanted: &Wanted) {
     let context = teams::begin(wanted);
     // SAFETY: the program's code with its data.
     unsafe { (wanted.function)(wanted.data) };
@@ -40,7 +40,8 @@ thread_local! {
     static BEGUN: RefCell<Vec<*mut Context>> = const { RefCell::new(Vec::new()) };
 }
 
-fn start(wanted: &Wanted) {
+/// Begins a region whose first thread runs the code itself, until [`GOMP_parallel_end`].
+pub(crate) fn start(wanted: &Wanted) {
     let context = teams::begin(wanted);
     BEGUN.with_borrow_mut(|begun| begun.push(context));
 }
@@ -56,7 +57,7 @@ unsafe extern "C-unwind" fn GOMP_parallel_start(function: Function, data: *mut c
 
 /// Ends what the latest `_start` has begun.
 #[unsafe(no_mangle)]
-extern "C-unwind" fn GOMP_parallel_end() {
+pub(crate) extern "C-unwind" fn GOMP_parallel_end() {
     if let Some(context) = BEGUN.with_borrow_mut(Vec::pop) {
         // SAFETY: `start` has put it there.
         unsafe { teams::finish(context) };
@@ -160,16 +161,28 @@ const GROUP: c_int = 8;
 /// `cancel`, if `really`, or a cancellation point. Returns true if the construct is cancelled.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn GOMP_cancel(which: c_int, really: bool) -> bool {
-    if !really {
-        return GOMP_cancellation_point(which);
-    }
+    if really { cancel(which) } else { is_cancelled(which) }
+}
+
+/// `cancellation point`. Returns true if the construct is cancelled.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn GOMP_cancellation_point(which: c_int) -> bool {
+    is_cancelled(which)
+}
+
+/// Cancels a construct of the calling thread, if the user wants that. Returns true if it is cancelled.
+pub(crate) fn cancel(which: c_int) -> bool {
     if !settings().cancellation {
         return false;
     }
     let context = context::current();
     if which & (LOOP | SECTIONS) != 0 {
-        if let Some(share) = context.share.get() {
-            share.cancelled.store(1, Release);
+        match context.share.get() {
+            Some(share) => share.cancelled.store(1, Release),
+            None if context.team.get() == TeamKind::OfJob => {
+                job::begun().team.cancelled_loop.store(loop_name(context), Release);
+            }
+            None => {}
         }
         return true;
     }
@@ -185,15 +198,29 @@ extern "C-unwind" fn GOMP_cancel(which: c_int, really: bool) -> bool {
     true
 }
 
-/// `cancellation point`. Returns true if the construct is cancelled.
-#[unsafe(no_mangle)]
-extern "C-unwind" fn GOMP_cancellation_point(which: c_int) -> bool {
+/// What threads call a loop or sections that are no shared piece of work: each of them knows its iterations.
+/// A barrier follows what may be cancelled, so that the number of barriers before is a name; 0 is none.
+fn loop_name(context: &Context) -> u64 {
+    context.barriers.get() + 1
+}
+
+/// Returns true if a construct of the calling thread is cancelled.
+pub(crate) fn is_cancelled(which: c_int) -> bool {
     let context = context::current();
     if !settings().cancellation {
         return false;
     }
-    if which & (LOOP | SECTIONS) != 0 && context.share.get().is_some_and(Share::is_cancelled) {
-        return true;
+    if which & (LOOP | SECTIONS) != 0 {
+        let is_cancelled = match context.share.get() {
+            Some(share) => share.is_cancelled(),
+            None if context.team.get() == TeamKind::OfJob => {
+                job::begun().team.cancelled_loop.load(Acquire) == loop_name(context)
+            }
+            None => false,
+        };
+        if is_cancelled {
+            return true;
+        }
     }
     // SAFETY: as above.
     let group = unsafe { context.running.get().group.as_ref() };

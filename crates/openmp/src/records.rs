@@ -7,6 +7,7 @@ use std::sync::atomic::{
     Ordering::Release,
 };
 
+use crate::llvm::List;
 use crate::memory;
 use crate::runtime::Held;
 use crate::work::Function;
@@ -102,6 +103,8 @@ pub(crate) struct Group {
     cancelled: AtomicU32,
     /// Reductions of these tasks: the newest list.
     pub(crate) reductions: AtomicPtr<usize>,
+    /// The same in programs for LLVM's library.
+    pub(crate) list: AtomicPtr<List>,
     /// The group around this one.
     pub(crate) outer: AtomicPtr<Group>,
 }
@@ -172,6 +175,16 @@ impl Task {
         task.function.store(function as usize as u64, Relaxed);
         task.data.store(data, Relaxed);
         task
+    }
+
+    /// The record whose data lie at a place.
+    ///
+    /// # Safety
+    /// [`Task::make`] has made it, with this alignment of the data, and it stays.
+    pub(crate) unsafe fn of_data<'a>(data: *mut c_void, align: usize) -> &'a Task {
+        let offset = size_of::<Task>().next_multiple_of(align.max(align_of::<Task>()));
+        // SAFETY: the caller's.
+        unsafe { &*data.wrapping_byte_sub(offset).cast::<Task>() }
     }
 
     /// The task becomes a child of this family, in this group. Under the lock.

@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::job;
+use crate::llvm;
 use crate::runtime;
 use crate::work::Kind;
 
@@ -23,6 +24,15 @@ pub(crate) const AUTO: u32 = 4;
 pub(crate) const MONOTONIC: u32 = 0x8000_0000;
 
 impl Schedule {
+    /// What each library has where nothing is set.
+    fn unset() -> Schedule {
+        if llvm::is_wanted() {
+            Schedule { kind: STATIC, chunk: 0 }
+        } else {
+            Schedule { kind: DYNAMIC, chunk: 1 }
+        }
+    }
+
     pub(crate) fn number(self) -> u32 {
         self.kind
     }
@@ -119,8 +129,7 @@ impl FromEnvironment {
         FromEnvironment {
             threads: threads.unwrap_or(places).min(limit),
             thread_limit: limit,
-            schedule: text("OMP_SCHEDULE")
-                .map_or(Schedule { kind: DYNAMIC, chunk: 1 }, |text| schedule_of(&text)),
+            schedule: text("OMP_SCHEDULE").map_or_else(Schedule::unset, |text| schedule_of(&text)),
             is_dynamic: switch("OMP_DYNAMIC").unwrap_or(false),
             max_active_levels: number("OMP_MAX_ACTIVE_LEVELS", 0).or(nested).unwrap_or(1).min(LEVELS_MAX),
             cancellation: switch("OMP_CANCELLATION").unwrap_or(false),

@@ -16,6 +16,7 @@ pub(crate) const GAP: u64 = 1 << 20;
 
 /// The calling thread comes to the next piece of work of its team. `prepare` is called by the first to come.
 pub(crate) fn begin(context: &Context, prepare: impl FnOnce(&Share)) -> &'static Share {
+    say_left(context);
     let number = context.shares.get();
     context.shares.set(number + 1);
     let share: &'static Share = match context.team.get() {
@@ -58,6 +59,24 @@ fn is_free(context: &Context, share: &Share, claimed: u64) -> bool {
 /// The calling thread is past its piece of work, and no barrier follows.
 pub(crate) fn pass(context: &Context) {
     if let Some(share) = context.share.take()
+        && context.team.get() == TeamKind::OfJob
+    {
+        share.passed.fetch_add(1, AcqRel);
+    }
+}
+
+/// The calling thread is past its piece of work, and may come to a barrier or not. A barrier spares it a word
+/// to the others, so it says nothing before it comes to another piece.
+pub(crate) fn leave_silently(context: &Context) {
+    if let Some(share) = context.share.take() {
+        say_left(context);
+        context.left.set(Some(share));
+    }
+}
+
+/// Says what [`leave_silently`] has not said.
+fn say_left(context: &Context) {
+    if let Some(share) = context.left.take()
         && context.team.get() == TeamKind::OfJob
     {
         share.passed.fetch_add(1, AcqRel);

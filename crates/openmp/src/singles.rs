@@ -11,7 +11,7 @@ use crate::teams;
 use crate::work::Loop;
 
 /// Returns true if the calling thread is the first of its team to reach its next `single`.
-fn is_first(context: &Context) -> bool {
+pub(crate) fn is_first(context: &Context) -> bool {
     if context.team.get() == TeamKind::Alone {
         return true;
     }

@@ -236,6 +236,7 @@ pub(crate) fn barrier(context: &Context) {
         }
         tasks::barrier(context);
     }
+    context.left.set(None);
     context.barriers.set(context.barriers.get() + 1);
     context.shares_settled.set(context.shares.get());
 }

@@ -4,6 +4,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::AtomicU32;
 
+use crate::atomics;
 use crate::control::Monitor;
 use crate::record::Routine;
 use crate::saying;
@@ -32,6 +33,12 @@ unsafe extern "C-unwind" fn hiroba_privately(
 unsafe extern "C-unwind" fn hiroba_lock_number(place: *const AtomicU32) -> u32 {
     // SAFETY: the caller's.
     Monitor::of(unsafe { &*place }).number()
+}
+
+/// A fence of the calling thread, as where the program has an instruction for it.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn hiroba_fence() {
+    atomics::fence();
 }
 
 /// Starts a thread of the program on this node that runs `routine(argument)` and never ends, on a shared

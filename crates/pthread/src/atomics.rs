@@ -20,7 +20,7 @@ mod traps;
 
 use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 
 use hiroba_patch::{Image, Patch, Places, Plan, Survey};
 
@@ -63,6 +63,7 @@ pub(crate) fn replace() {
         begin: exclusive::begin as *const () as u64,
         end: exclusive::end as *const () as u64,
     };
+    IS_REPLACED.store(true, Relaxed);
     let (mut sites, mut traps) = (0, Vec::new());
     for object in objects::of_program() {
         let plan = replace_in(&object, &places);
@@ -74,6 +75,17 @@ pub(crate) fn replace() {
     spins::begin();
     if !has_library_above() {
         order::order_from_start();
+    }
+}
+
+/// True once this node has replaced what needs it.
+static IS_REPLACED: AtomicBool = AtomicBool::new(false);
+
+/// Does what the program's fence instructions do.
+pub(crate) fn fence() {
+    std::sync::atomic::fence(SeqCst);
+    if IS_REPLACED.load(Relaxed) && control().has_long_blocks.load(Relaxed) != 0 {
+        exclusive::fence();
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
@@ -13,7 +14,9 @@ use object::elf::{DT_NEEDED, ELFCLASS64, ELFMAG, EM_X86_64, FileHeader64, PT_DYN
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Sym};
 use object::read::{ReadCache, ReadRef};
 
+use super::openmp::{self, Library};
 use super::resolve;
+use super::small_library::SmallLibrary;
 use super::tls_filler::{self, ThreadLocals};
 use crate::compiler;
 use crate::failure::{Failure, system_words};
@@ -24,7 +27,7 @@ pub const PTHREAD_VARIABLE: &str = "HIROBA_PTHREAD";
 /// Tells a node how many processors it has for the program.
 const THREADS_VARIABLE: &str = "HIROBA_THREADS_PER_NODE";
 
-/// Tells nodes, and the agents that start them, that it is one of OpenMP.
+/// Tells nodes, and the agents that start them, that it is one of OpenMP, and for which library.
 const OPENMP_VARIABLE: &str = "HIROBA_OPENMP";
 /// Tells the OpenMP library that the program has tasks.
 const TASKS_VARIABLE: &str = "HIROBA_OPENMP_TASKS";
@@ -66,8 +69,9 @@ pub fn prepare(options: &RunOptions) -> Result<Option<RunOptions>, Failure> {
             return Err(refuse(&openmp::sentence_of_missing(&missing)));
         }
         openmp::check_threads(&options)?;
-        own.push((OPENMP_VARIABLE, "1".to_owned()));
-        own.push((TASKS_VARIABLE, u8::from(executable.imports_any("GOMP_task")).to_string()));
+        own.push((OPENMP_VARIABLE, executable.library().name().to_owned()));
+        let has_tasks = openmp::TASKS.iter().any(|prefix| executable.imports_any(prefix));
+        own.push((TASKS_VARIABLE, u8::from(has_tasks).to_string()));
     }
     let own = own.into_iter().map(|(variable, value)| (OsString::from(variable), OsString::from(value)));
     options.variables.extend(own);
@@ -94,14 +98,23 @@ pub fn has_own_threads(program: &OsStr) -> bool {
     executable.is_some_and(|it| it.imports("pthread_create") && !it.imports_any("hiroba_"))
 }
 
-/// Returns what an executable says about its thread-local variables; the default if it cannot be read.
-pub fn thread_locals(path: &Path) -> ThreadLocals {
-    Executable::read(path).map(|executable| executable.thread_locals).unwrap_or_default()
+/// Returns the libraries without code that the loader of an executable needs before all others: those that
+/// fill up its thread-local storage, and those that have the names of LLVM's OpenMP library. None if it cannot
+/// be read.
+pub fn small_libraries(path: &Path) -> io::Result<Vec<SmallLibrary>> {
+    let executable = Executable::read(path).unwrap_or_default();
+    let mut libraries = executable.thread_locals.fillers()?;
+    if executable.is_openmp() {
+        for name in executable.libraries.iter().filter(|name| openmp::is_of_llvm(name)) {
+            libraries.push(openmp::named(name)?);
+        }
+    }
+    Ok(libraries)
 }
 
 /// What is known of an executable before it runs.
 #[derive(Debug, Default)]
-struct Executable {
+pub(super) struct Executable {
     is_x86_64: bool,
     interpreter: Option<String>,
     is_dynamic: bool,
@@ -110,7 +123,7 @@ struct Executable {
     thread_locals: ThreadLocals,
     libraries: Vec<String>,
     imported: Vec<String>,
-    exported: Vec<String>,
+    pub(super) exported: Vec<String>,
     /// OpenMP's library is linked into it.
     contains_openmp: bool,
 }
@@ -120,8 +133,8 @@ const LOADER: &str = "ld-linux-x86-64.so.2";
 
 impl Executable {
     /// Reads a file. The error is a sentence that says why it is no 64-bit executable.
-    fn read(path: &Path) -> Result<Executable, String> {
-        let words = |error: std::io::Error| system_words(&error);
+    pub(super) fn read(path: &Path) -> Result<Executable, String> {
+        let words = |error: io::Error| system_words(&error);
         let file = File::open(path).map_err(words)?;
         let metadata = file.metadata().map_err(words)?;
         let data = &ReadCache::new(file);
@@ -201,8 +214,17 @@ impl Executable {
 
     fn is_openmp(&self) -> bool {
         let calls = ["GOMP_", "__kmpc_"].iter().any(|prefix| self.imports_any(prefix));
-        let needs = self.needs("libgomp.so") && self.imports_any("omp_");
+        let needs = (self.needs(openmp::OF_GNU) || self.needs_llvm()) && self.imports_any("omp_");
         (calls || needs || self.contains_openmp) && !self.imports_any("hiroba_")
+    }
+
+    /// Which of OpenMP's libraries it was built for.
+    fn library(&self) -> Library {
+        if self.imports_any("__kmpc_") || self.needs_llvm() { Library::Llvm } else { Library::Gnu }
+    }
+
+    fn needs_llvm(&self) -> bool {
+        self.libraries.iter().any(|name| openmp::is_of_llvm(name))
     }
 
     /// Functions of OpenMP's that it wants and that are not provided.
@@ -238,8 +260,8 @@ impl Executable {
             "it is set-user-ID or set-group-ID, and the loader would not load the runtime"
         } else if self.imports_any("hiroba_") {
             "it is built for Hiroba and joins the job itself; leave --pthread out"
-        } else if self.imports_any("__kmpc_") || self.needs("libomp.so") || self.needs("libiomp5.so") {
-            "it was built for LLVM's OpenMP library, which is not stood in for yet; build it with gcc"
+        } else if self.needs_llvm() && self.needs(openmp::OF_GNU) {
+            "it needs the OpenMP libraries of both GNU and LLVM, whose locks have different lengths; build all of it with one compiler"
         } else if self.contains_openmp {
             "OpenMP's library is linked into it statically, so that nothing can stand in for it; link it dynamically"
         } else if let Some(sanitizer) = sanitizers.into_iter().find(|name| self.imports(name)) {
@@ -258,51 +280,6 @@ impl Executable {
             return None;
         };
         Some(why.to_owned())
-    }
-}
-
-/// What is provided of OpenMP's library.
-mod openmp {
-    use super::{Executable, Failure, RunOptions, compiler};
-
-    /// How names of OpenMP's and OpenACC's functions begin.
-    pub(super) const PREFIXES: [&str; 4] = ["GOMP_", "GOACC_", "omp_", "acc_"];
-
-    /// The functions of the library that stands in for GNU's.
-    pub(super) fn provided() -> Vec<String> {
-        let path = compiler::library_file().map(|library| library.with_file_name(compiler::OPENMP_LIBRARY));
-        let library = path.and_then(|path| Executable::read(&path).ok());
-        library.map_or_else(Vec::new, |library| library.exported)
-    }
-
-    /// Refuses a number of threads that the job does not have; which it has is known here on one machine
-    /// only.
-    pub(super) fn check_threads(options: &RunOptions) -> Result<(), Failure> {
-        const VARIABLE: &str = "OMP_NUM_THREADS";
-        let given = options.variables.iter().rev().find(|(name, _)| name == VARIABLE);
-        let text = given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(VARIABLE));
-        let text = text.unwrap_or_default().to_string_lossy().into_owned();
-        let (nodes, threads) = (options.nodes, options.threads_per_node);
-        let places = u32::from(nodes) * u32::from(threads);
-        let asked = text.split(',').next().and_then(|first| first.trim().parse::<u32>().ok());
-        match asked {
-            Some(asked) if asked > places && options.hosts.is_none() => Err(Failure::new(format!(
-                "OMP_NUM_THREADS: expected at most {places} threads, which are {nodes} nodes with {threads} each, got \
-                 {asked}; use more nodes (-n) or threads (-t)"
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    /// Says which functions are not provided, the first of them by name.
-    pub(super) fn sentence_of_missing(missing: &[&str]) -> String {
-        const SHOWN: usize = 5;
-        let names = missing[..missing.len().min(SHOWN)].join(", ");
-        let more = match missing.len().saturating_sub(SHOWN) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        format!("it calls {names}{more}, which is not provided")
     }
 }
 
@@ -341,7 +318,10 @@ mod tests {
             (Executable { has_more_rights: true, ..fit() }, "set-user-ID"),
             (Executable { is_go: true, ..fit() }, "Go"),
             (with_import("hiroba_init"), "leave --pthread out"),
-            (with_import("__kmpc_fork_call"), "LLVM"),
+            (
+                Executable { libraries: vec!["libgomp.so.1".to_owned(), "libomp.so.5".to_owned()], ..fit() },
+                "both GNU and LLVM",
+            ),
             (Executable { contains_openmp: true, ..fit() }, "linked into it"),
             (with_import("__asan_init"), "sanitizer"),
             (with_import("io_uring_queue_init"), "io_uring"),

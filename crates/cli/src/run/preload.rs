@@ -21,18 +21,13 @@ pub const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 
 /// Returns the value of the variable for nodes that run `program`: the library, then the user's own value.
 /// For executables that were not built for Hiroba, other libraries come first (`names`, of files beside the
-/// library), and before them those that fill up thread-local storage.
-pub fn value(
-    program: &Path,
-    of_user: Option<&OsStr>,
-    names: &[&str],
-    fillers: &[PathBuf],
-) -> Option<OsString> {
+/// library), and before them those that the launcher makes.
+pub fn value(program: &Path, of_user: Option<&OsStr>, names: &[&str], small: &[PathBuf]) -> Option<OsString> {
     let of_user = of_user.filter(|value| !value.is_empty());
     let Some(library) = library(program) else { return of_user.map(OsStr::to_owned) };
     let mut value = OsString::new();
-    for filler in fillers {
-        value.push(filler);
+    for path in small {
+        value.push(path);
         value.push(":");
     }
     for name in names {

@@ -31,7 +31,7 @@ use super::output::{OutputPipe, Piped, Sink};
 use super::preload::{self, PRELOAD_VARIABLE};
 use super::processors;
 use super::signals::{self, Inherited};
-use super::tls_filler::Filler;
+use super::small_library::SmallLibrary;
 use crate::failure::{Failure, STATUS_HIROBA, system_words};
 use crate::run::options::RunOptions;
 
@@ -280,7 +280,7 @@ struct Program {
     environment: Vec<CString>,
     preload: Option<CString>,
     /// Open until all nodes have it.
-    _fillers: Vec<Filler>,
+    _libraries: Vec<SmallLibrary>,
     /// The node under the debugger, what is executed for it, and whether the debugger arranges preloading
     /// itself.
     debugged: Option<(NodeId, CommandLine, bool)>,
@@ -319,12 +319,14 @@ impl Program {
             set.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
         };
         let pthread = given(PTHREAD_VARIABLE).is_some();
-        let variables_of = || Filler::make(executables::thread_locals(path));
-        let fillers =
-            if pthread { variables_of().map_err(|error| no_descriptor(&error))? } else { Vec::new() };
-        let filler_paths: Vec<PathBuf> = fillers.iter().map(Filler::path).collect();
+        let libraries = if pthread {
+            executables::small_libraries(path).map_err(|error| no_descriptor(&error))?
+        } else {
+            Vec::new()
+        };
+        let library_paths: Vec<PathBuf> = libraries.iter().map(SmallLibrary::path).collect();
         let before = executables::preloaded(|name| given(name).is_some());
-        let preload = preload::value(path, given(PRELOAD_VARIABLE).as_deref(), &before, &filler_paths);
+        let preload = preload::value(path, given(PRELOAD_VARIABLE).as_deref(), &before, &library_paths);
         let defaults = LINES_AT_ONCE.into_iter().filter(|(name, _)| given(name).is_none());
         let defaults = defaults.map(|(name, value)| variable(OsString::from(name), OsStr::new(value)));
         let defaults: Vec<CString> =
@@ -345,7 +347,7 @@ impl Program {
             command: CommandLine::new(path, std::iter::once(program).chain(arguments)),
             environment: environment.collect(),
             preload: preload.map(|value| variable(OsString::from(PRELOAD_VARIABLE), &value)),
-            _fillers: fillers,
+            _libraries: libraries,
             debugged,
         })
     }

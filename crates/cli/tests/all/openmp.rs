@@ -1,5 +1,5 @@
-//! Executables of GNU's OpenMP: the programs of `apps/openmp` and `tests/programs/openmp.c`, built by the
-//! stock compilers, print on 1, 2 and 4 nodes what they print natively with as many threads.
+//! Executables of OpenMP, GNU's and LLVM's: the programs of `apps/openmp` and `tests/programs/openmp.c`,
+//! built by the stock compilers, print on 1, 2 and 4 nodes what they print natively with as many threads.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -60,11 +60,17 @@ impl Program {
     /// Asserts that the program prints and returns in jobs what it does natively.
     #[track_caller]
     fn is_as_natively(&self, given: &[&str]) {
+        self.is_as_with_threads(1, given);
+    }
+
+    /// The same, where natively it has `least` threads at least.
+    #[track_caller]
+    fn is_as_with_threads(&self, least: u32, given: &[&str]) {
         if !may_run() {
             return;
         }
         for (options, threads) in JOBS {
-            let (native, called) = (self.natively(threads, given), self.on(options, given));
+            let (native, called) = (self.natively(threads.max(least), given), self.on(options, given));
             assert!(!native.stdout.is_empty(), "{native:?}");
             let same = (called.status, &called.stdout) == (native.status, &native.stdout);
             assert!(same, "{given:?}, {options}: {called:?}, natively {native:?}");
@@ -72,33 +78,81 @@ impl Program {
     }
 }
 
+/// A C compiler that is there, and its C++ compiler.
+#[derive(Clone, Copy)]
+struct Compiler {
+    c: &'static str,
+    cxx: &'static str,
+}
+
+const GNU: Compiler = Compiler { c: "cc", cxx: "c++" };
+const LLVM: Compiler = Compiler { c: "clang", cxx: "clang++" };
+
+fn compilers() -> impl Iterator<Item = Compiler> {
+    // Without a compiler of GNU's nothing could be built at all.
+    [GNU, LLVM].into_iter().filter(|compiler| compiler.c == GNU.c || is_there(compiler.c))
+}
+
+impl Compiler {
+    fn build(self, source: &str, options: &[&str]) -> Program {
+        build(self.c, source, &[&["-Wextra", "-Werror"], options].concat())
+    }
+
+    fn constructs(self) -> Program {
+        // LLVM's has atomic operations on long doubles in a library.
+        let more: &[&str] = if self.c == LLVM.c { &["-latomic"] } else { &[] };
+        self.build("tests/programs/openmp.c", &[&["-lm"], more].concat())
+    }
+
+    fn corners(self, options: &[&str]) -> Program {
+        let newer: &[&str] = if self.c == LLVM.c { &["-fopenmp-version=51"] } else { &[] };
+        self.build("tests/programs/openmp_corners.c", &[newer, options].concat())
+    }
+}
+
 fn constructs() -> Program {
-    build("cc", "tests/programs/openmp.c", &["-Wextra", "-Werror", "-lm"])
+    GNU.constructs()
+}
+
+/// What both interfaces do most differently.
+#[test]
+fn corners_of_both_interfaces_are_as_natively() {
+    for compiler in compilers() {
+        let program = compiler.corners(&[]);
+        program.is_as_natively(&["arguments", "bounds", "orders", "kinds", "copies", "sums", "locks"]);
+    }
+    if is_there(LLVM.c) {
+        LLVM.corners(&["-fnoopenmp-use-tls"]).is_as_natively(&["copies"]);
+    }
 }
 
 #[test]
 fn work_is_shared_as_natively() {
-    let program = constructs();
-    for part in ["regions", "loops", "ordered", "sharing"] {
-        program.is_as_natively(&[part]);
+    for program in compilers().map(Compiler::constructs) {
+        for part in ["regions", "loops", "ordered", "sharing"] {
+            program.is_as_natively(&[part]);
+        }
     }
 }
 
 #[test]
 fn tasks_are_run_as_natively() {
-    let program = constructs();
-    program.is_as_natively(&["tasks"]);
-    build("cc", "apps/openmp/tasks.c", &["-Wextra", "-Werror"]).is_as_natively(&["20000", "7"]);
+    for compiler in compilers() {
+        // An assertion of LLVM's own library fails where a thread alone has a task with an event.
+        compiler.constructs().is_as_with_threads(2, &["tasks"]);
+        // Not with -Wextra: LLVM's compiler finds fault with its own code for a loop in tasks.
+        build(compiler.c, "apps/openmp/tasks.c", &["-Werror"]).is_as_natively(&["20000", "7"]);
+    }
 }
 
 #[test]
 fn a_thread_ends_the_program_while_others_wait() {
-    constructs().is_as_natively(&["leaving"]);
+    compilers().for_each(|compiler| compiler.constructs().is_as_natively(&["leaving"]));
 }
 
 #[test]
 fn code_for_devices_runs_on_the_host() {
-    constructs().is_as_natively(&["devices"]);
+    compilers().for_each(|compiler| compiler.constructs().is_as_natively(&["devices"]));
 }
 
 #[test]
@@ -106,21 +160,22 @@ fn work_is_cancelled_when_that_is_wanted() {
     if !may_run() {
         return;
     }
-    let program = constructs();
-    for (options, _) in JOBS {
-        let called = program.on(&format!("{options} -x OMP_CANCELLATION=true"), &["cancelled"]);
-        assert_eq!((called.status, called.stdout.as_str()), (0, "cancelled\n"), "{options}: {called:?}");
+    for program in compilers().flat_map(|compiler| [compiler.constructs(), compiler.corners(&[])]) {
+        for (options, _) in JOBS {
+            let called = program.on(&format!("{options} -x OMP_CANCELLATION=true"), &["cancelled"]);
+            assert_eq!((called.status, called.stdout.as_str()), (0, "cancelled\n"), "{options}: {called:?}");
+        }
     }
 }
 
 #[test]
 fn thread_private_variables_can_be_reached_from_every_node() {
-    constructs().is_as_natively(&["threadprivate"]);
+    compilers().for_each(|compiler| compiler.constructs().is_as_natively(&["threadprivate"]));
 }
 
 #[test]
 fn settings_reach_all_threads() {
-    constructs().is_as_natively(&["settings"]);
+    compilers().for_each(|compiler| compiler.constructs().is_as_natively(&["settings"]));
 }
 
 #[test]
@@ -128,29 +183,34 @@ fn other_protocols_keep_long_blocks() {
     if !may_run() {
         return;
     }
-    let program = constructs();
     let parts = ["regions", "loops", "ordered", "sharing", "threadprivate"];
-    let native = program.natively(2, &parts);
-    for protocol in ["hlrc", "adaptive"] {
-        let called = program.on(&format!("-n 2 --protocol {protocol}"), &parts);
-        assert_eq!((called.status, &called.stdout), (0, &native.stdout), "{protocol}: {called:?}");
+    for compiler in compilers() {
+        let program = compiler.constructs();
+        let native = program.natively(2, &parts);
+        for protocol in ["hlrc", "adaptive"] {
+            let called = program.on(&format!("-n 2 --protocol {protocol}"), &parts);
+            assert_eq!((called.status, &called.stdout), (0, &native.stdout), "{protocol}: {called:?}");
+        }
+        let program = compiler.build("apps/openmp/is.c", &[]);
+        let called = program.on("-n 2 --protocol hlrc", &["17"]);
+        assert_eq!(called.stdout, program.natively(2, &["17"]).stdout, "{called:?}");
     }
-    let program = build("cc", "apps/openmp/is.c", &["-Wextra", "-Werror"]);
-    let called = program.on("-n 2 --protocol hlrc", &["17"]);
-    assert_eq!(called.stdout, program.natively(2, &["17"]).stdout, "{called:?}");
 }
 
 #[test]
 fn example_programs_are_as_natively() {
     for (source, given) in [("ep", "17"), ("cg", "3000"), ("is", "11")] {
         let source = format!("apps/openmp/{source}.c");
-        build("cc", &source, &["-Wextra", "-Werror", "-lm"]).is_as_natively(&[given]);
+        compilers().for_each(|compiler| compiler.build(&source, &["-lm"]).is_as_natively(&[given]));
     }
 }
 
 #[test]
 fn a_cxx_program_is_as_natively() {
-    build("c++", "tests/programs/openmp.cpp", &["-std=c++17", "-Wextra", "-Werror"]).is_as_natively(&[]);
+    for Compiler { cxx, .. } in compilers() {
+        let options = ["-std=c++17", "-Wextra", "-Werror"];
+        build(cxx, "tests/programs/openmp.cpp", &options).is_as_natively(&[]);
+    }
 }
 
 #[test]
@@ -184,8 +244,12 @@ fn what_cannot_be_run_is_refused_before_it_starts() {
     build("cc", "apps/openmp/ep.c", &["-static", "-lm"]).on("-n 2", &[]).says(125, "linked statically");
     let program = constructs();
     program.on("-n 2 --protocol lrc", &["regions"]).says(125, "sc, hlrc or adaptive");
-    for (function, phrase) in [("GOMP_of_next_year", "GOMP_of_next_year"), ("__kmpc_fork_call", "LLVM's")] {
-        calls(function).on("-n 2", &[]).says(125, phrase);
+    for function in ["GOMP_of_next_year", "__kmpc_of_next_year"] {
+        calls(function).on("-n 2", &[]).says(125, function);
+    }
+    if is_there(LLVM.c) {
+        let libraries = ["-lm", "-Wl,--no-as-needed", "-l:libgomp.so.1"];
+        LLVM.build("apps/openmp/ep.c", &libraries).on("-n 2", &[]).says(125, "both GNU and LLVM");
     }
 }
 

@@ -6,9 +6,10 @@ use std::sync::atomic::{
     AtomicPtr, AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
-use super::{complete, dependences, is_full, may_defer, run, run_as, ticks, work_until};
+use super::{complete, dependences, is_full, may_defer, run, run_as, task_within, ticks, work_until};
 use crate::context::{self, Context};
 use crate::job;
+use crate::llvm;
 use crate::memory;
 use crate::records::{self, Family, Group, Running, Task};
 use crate::runtime::wait_until;
@@ -46,16 +47,7 @@ impl Code {
 
     /// Runs it at once. `change` is called with the place of the data before.
     pub(super) fn run(&self, context: &Context, change: impl FnOnce(*mut c_void)) {
-        let parent = context.running.get();
-        let is_final = self.is_final || parent.is_final;
-        let running = Running {
-            family: ptr::null_mut(),
-            is_final,
-            is_explicit: true,
-            depth: parent.depth + 1,
-            ..parent
-        };
-        run_as(context, running, || {
+        run_as(context, task_within(context, self.is_final), || {
             let copied = self.copy.is_some();
             let data = if copied {
                 let place = memory::shared_zeroed(self.align, self.bytes);
@@ -121,7 +113,7 @@ pub(super) fn enqueue(context: &Context, new: &[&'static Task], uses: &[(usize, 
 }
 
 /// Returns true if the calling thread must start no new tasks.
-pub(super) fn is_cancelled(context: &Context) -> bool {
+pub(crate) fn is_cancelled(context: &Context) -> bool {
     // SAFETY: the group stays until the calling thread's task has left it.
     let group = unsafe { context.running.get().group.as_ref() };
     settings().cancellation && (context::is_cancelled(context) || group.is_some_and(Group::is_cancelled))
@@ -129,13 +121,26 @@ pub(super) fn is_cancelled(context: &Context) -> bool {
 
 /// An event that a task waits for before it is done.
 #[repr(C)]
-struct Event {
+#[derive(Debug)]
+pub(crate) struct Event {
     task: AtomicPtr<Task>,
     is_fulfilled: AtomicU32,
 }
 
+impl Event {
+    /// The task needs the event before it is done.
+    pub(crate) fn is_for(&self, task: &Task) {
+        task.has_event();
+        self.task.store(ptr::from_ref(task).cast_mut(), Release);
+    }
+
+    pub(crate) fn is_fulfilled(&self) -> bool {
+        self.is_fulfilled.load(Acquire) != 0
+    }
+}
+
 /// Makes the event that a task waits for before it is done, and tells the program of it.
-fn make_event(places: [*mut *const Event; 3]) -> &'static Event {
+pub(crate) fn make_event(places: [*mut *const Event; 3]) -> &'static Event {
     let event = memory::shared_zeroed(align_of::<Event>(), size_of::<Event>()).cast::<Event>();
     // SAFETY: zeros are valid; it stays until it is fulfilled.
     let made = unsafe { &*event };
@@ -184,18 +189,48 @@ unsafe extern "C-unwind" fn GOMP_task(
         event = has_event.then(|| make_event([detach.cast(), data.cast(), place.cast()]));
     });
     if let Some(event) = event {
-        task.has_event();
-        event.task.store(ptr::from_ref(task).cast_mut(), Release);
+        event.is_for(task);
     }
     if !at_once {
         return enqueue(context, &[task], &uses);
     }
     wait_for_uses(context, &uses);
+    run_joined(context, task);
+    if let Some(event) = event.filter(|_| !may_wait) {
+        wait_until(|| event.is_fulfilled());
+    }
+}
+
+/// Has a task run, which depends on siblings by `uses`: now, or by any thread of the team.
+pub(crate) fn submit(
+    context: &Context,
+    task: &'static Task,
+    uses: &[(usize, dependences::Use)],
+    has_event: bool,
+) {
+    if may_defer(context) && (has_event || !uses.is_empty() || !is_full(context)) {
+        return enqueue(context, &[task], uses);
+    }
+    wait_for_uses(context, uses);
+    if has_event { run_joined(context, task) } else { run_now(context, task) }
+}
+
+/// Has a task run that depends on nothing, at once unless it may wait.
+pub(crate) fn submit_if(context: &Context, task: &'static Task, may_wait: bool) {
+    if may_wait { submit(context, task, &[], false) } else { run_now(context, task) }
+}
+
+/// Runs a task that nobody else knows, and frees it.
+fn run_now(context: &Context, task: &Task) {
+    let is_final = task.is_final.load(Relaxed) != 0;
+    run_as(context, task_within(context, is_final), || task.call());
+    task.free();
+}
+
+/// Runs a task now that is done later.
+fn run_joined(context: &Context, task: &'static Task) {
     join(context, task);
     run(context, task);
-    if let Some(event) = event.filter(|_| !may_wait) {
-        wait_until(|| event.is_fulfilled.load(Acquire) != 0);
-    }
 }
 
 /// A task that is run at once, but is done later, becomes a child of the calling thread's.
@@ -240,7 +275,7 @@ unsafe extern "C-unwind" fn omp_fulfill_event_(event: *const usize) {
 }
 
 /// Waits for those children of the calling thread's task that these uses depend on.
-fn wait_for_uses(context: &Context, uses: &[(usize, dependences::Use)]) {
+pub(crate) fn wait_for_uses(context: &Context, uses: &[(usize, dependences::Use)]) {
     // SAFETY: the calling thread's task refers to it.
     let Some(family) = (unsafe { context.running.get().family.as_ref() }) else { return };
     if !uses.is_empty() {
@@ -251,7 +286,7 @@ fn wait_for_uses(context: &Context, uses: &[(usize, dependences::Use)]) {
 
 /// Waits for the children of the calling thread's task.
 #[unsafe(no_mangle)]
-extern "C-unwind" fn GOMP_taskwait() {
+pub(crate) extern "C-unwind" fn GOMP_taskwait() {
     let context = context::current();
     // SAFETY: the calling thread's task refers to it.
     let Some(family) = (unsafe { context.running.get().family.as_ref() }) else { return };
@@ -299,6 +334,7 @@ pub(crate) extern "C-unwind" fn GOMP_taskgroup_end() {
         let is_ours = |task: &Task| ptr::eq(task.group.load(Relaxed), place);
         work_until(context, is_ours, || group.tasks.load(Acquire) == 0);
     }
+    llvm::finish_reductions(group);
     let outer = group.outer.load(Acquire);
     context.running.set(Running { group: outer, ..context.running.get() });
     // SAFETY: all tasks of the group are done.

@@ -10,7 +10,7 @@ use crate::runtime::{self, Held};
 
 /// How a task uses an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(crate) enum Use {
     Reads,
     Writes,
     /// Together with others of its kind, and apart from all else (`inoutset`).

@@ -5,9 +5,9 @@
 //! A task that waits for its children runs children only, and one that waits for a group tasks of that group:
 //! so no task waits for one that lies below it on the same stack. Records change under the team's lock.
 
-mod calls;
-mod dependences;
-mod task_loops;
+pub(crate) mod calls;
+pub(crate) mod dependences;
+pub(crate) mod task_loops;
 
 use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -57,6 +57,18 @@ fn ticks() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
+/// What a task is that the calling thread runs at once.
+pub(crate) fn task_within(context: &Context, is_final: bool) -> Running {
+    let parent = context.running.get();
+    Running {
+        family: ptr::null_mut(),
+        is_final: is_final || parent.is_final,
+        is_explicit: true,
+        depth: parent.depth + 1,
+        ..parent
+    }
+}
+
 /// Runs a part of the program as a task of its own in the calling thread.
 fn run_as(context: &Context, running: Running, work: impl FnOnce()) {
     let (before, settings) = (context.running.replace(running), context.settings.get());
@@ -67,7 +79,7 @@ fn run_as(context: &Context, running: Running, work: impl FnOnce()) {
 }
 
 /// The task that has this family has ended.
-fn release_family(family: *mut Family) {
+pub(crate) fn release_family(family: *mut Family) {
     if !family.is_null() {
         job::begun().team.lock.hold(|_| records::release(family));
     }

@@ -18,26 +18,29 @@ const STRICT: c_uint = 1 << 14;
 /// How many tasks there are, each of which has `part` iterations or one more; or `grain` each, but for the
 /// last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Deal {
-    tasks: u64,
+pub(crate) struct Deal {
+    pub(crate) tasks: u64,
     grain: Option<u64>,
 }
 
 impl Deal {
-    fn new(context: &Context, count: u64, asked: u64, flags: c_uint) -> Deal {
-        if flags & GRAIN == 0 {
+    /// For `count` iterations; `asked` is 0 if the program does not say how many tasks or iterations it
+    /// wants.
+    pub(crate) fn new(context: &Context, count: u64, asked: u64, by_grain: bool, is_strict: bool) -> Deal {
+        if !by_grain {
             let asked = if asked == 0 { u64::from(context.threads.get()) } else { asked };
             return Deal { tasks: asked.min(count), grain: None };
         }
         let grain = asked.max(1);
-        match flags & STRICT {
-            0 => Deal { tasks: (count / grain).max(1), grain: None },
-            _ => Deal { tasks: count.div_ceil(grain), grain: Some(grain) },
+        if is_strict {
+            Deal { tasks: count.div_ceil(grain), grain: Some(grain) }
+        } else {
+            Deal { tasks: (count / grain).max(1), grain: None }
         }
     }
 
     /// The iterations of a task: first and end.
-    fn part(self, count: u64, task: u64) -> (u64, u64) {
+    pub(crate) fn part(self, count: u64, task: u64) -> (u64, u64) {
         if let Some(grain) = self.grain {
             return (task * grain, ((task + 1) * grain).min(count));
         }
@@ -73,7 +76,7 @@ fn run(code: &Code, flags: c_uint, asked: u64, range: Range) {
             unsafe { reductions::GOMP_taskgroup_reduction_register(list) };
         }
     }
-    let deal = Deal::new(context, range.count, asked, flags);
+    let deal = Deal::new(context, range.count, asked, flags & GRAIN != 0, flags & STRICT != 0);
     let puts_off = flags & MAY_WAIT != 0 && may_defer(context);
     for task in 0..deal.tasks {
         let (first, end) = deal.part(range.count, task);

@@ -84,6 +84,14 @@ preserving_all! {
     end, end_operation
 }
 
+/// A fence of the calling thread.
+pub(super) fn fence() {
+    // SAFETY: both are called in pairs, and take no address for a fence.
+    unsafe { begin_operation(0) };
+    // SAFETY: as above.
+    unsafe { end_operation() };
+}
+
 /// `operand` is the address that the instruction operates on, 0 for a fence.
 unsafe extern "C" fn begin_operation(operand: usize) {
     if spins::change_depth(1) == 0 {

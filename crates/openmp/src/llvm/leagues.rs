@@ -1,0 +1,61 @@
+//! `teams`: see `leagues.rs` of the library.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+
+use super::calling::Arguments;
+use super::{Place, Thread, number_of};
+use crate::context;
+use crate::leagues;
+
+thread_local! {
+    /// How many teams the next league has, and how many threads each of them may have; 0: as is set.
+    static NEXT: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+}
+
+struct Call {
+    code: usize,
+    arguments: Arguments,
+}
+
+unsafe extern "C-unwind" fn run(call: *mut c_void) {
+    // SAFETY: `fork_teams` passes its own local.
+    let call = unsafe { &*call.cast::<Call>() };
+    let number = number_of(context::current()) as c_int;
+    // SAFETY: the compiler passes code for these arguments.
+    unsafe { call.arguments.call(call.code, [number, 0]) };
+}
+
+/// What `__kmpc_fork_teams` calls.
+///
+/// # Safety
+/// `code` takes the arguments that lie in both places.
+pub(super) unsafe extern "C-unwind" fn fork_teams(
+    code: usize,
+    count: c_int,
+    in_registers: *const usize,
+    on_stack: *const usize,
+) {
+    let mut call = Call { code, arguments: Arguments::new(count, in_registers, on_stack) };
+    let (teams, thread_limit) = NEXT.take();
+    // SAFETY: the function is for this data.
+    unsafe { leagues::run(run, (&raw mut call).cast(), teams, thread_limit) };
+}
+
+/// Says how many teams the next league has, and how many threads each of them may have.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __kmpc_push_num_teams(_place: Place, _thread: Thread, teams: c_int, threads: c_int) {
+    NEXT.set((teams.max(0) as u32, threads.max(0) as u32));
+}
+
+/// The same with a least and a greatest number of teams.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __kmpc_push_num_teams_51(
+    place: Place,
+    thread: Thread,
+    _least: c_int,
+    most: c_int,
+    threads: c_int,
+) {
+    __kmpc_push_num_teams(place, thread, most, threads);
+}

@@ -1,0 +1,149 @@
+//! Parallel regions, and what is asked for the next one.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use super::calling::Arguments;
+use super::{Place, Thread, number_of};
+use crate::context;
+use crate::parallel::{self, GOMP_parallel_end};
+use crate::teams::Wanted;
+
+thread_local! {
+    /// How many threads the program asks for in the next region, 0 for as many as are set.
+    static THREADS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The code of a region with its arguments. Lies on the stack of the thread that comes to the region.
+#[repr(C)]
+struct Call {
+    code: usize,
+    arguments: Arguments,
+}
+
+/// Runs a region of which [`Call`] is the data.
+unsafe extern "C-unwind" fn run(call: *mut c_void) {
+    // SAFETY: `start` passes its own local, and waits for all threads.
+    let call = unsafe { &*call.cast::<Call>() };
+    let context = context::current();
+    let numbers = [number_of(context) as c_int, context.number.get() as c_int];
+    // SAFETY: the compiler passes code for these arguments.
+    unsafe { call.arguments.call(call.code, numbers) };
+}
+
+fn start(code: usize, arguments: Arguments, threads: u32) {
+    let mut call = Call { code, arguments };
+    let data = (&raw mut call).cast();
+    parallel::run(&Wanted { function: run, data, threads, of_loop: None, group: ptr::null_mut() });
+}
+
+/// What `__kmpc_fork_call` calls.
+///
+/// # Safety
+/// `code` takes the arguments that lie in both places.
+pub(super) unsafe extern "C-unwind" fn fork(
+    code: usize,
+    count: c_int,
+    in_registers: *const usize,
+    on_stack: *const usize,
+) {
+    start(code, Arguments::new(count, in_registers, on_stack), THREADS.take());
+}
+
+/// A parallel region if a condition holds, else one of one thread. The code gets one argument.
+///
+/// # Safety
+/// `code` takes the argument.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __kmpc_fork_call_if(
+    _place: Place,
+    count: c_int,
+    code: *const c_void,
+    condition: c_int,
+    argument: *mut c_void,
+) {
+    let threads = THREADS.take();
+    let argument = argument.addr();
+    let arguments = Arguments::new(count, &raw const argument, ptr::null());
+    start(code.addr(), arguments, if condition == 0 { 1 } else { threads });
+}
+
+/// Begins a region of one thread, whose code the calling thread runs itself.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __kmpc_serialized_parallel(_place: Place, _thread: Thread) {
+    THREADS.set(0);
+    parallel::start(&Wanted {
+        function: run,
+        data: ptr::null_mut(),
+        threads: 1,
+        of_loop: None,
+        group: ptr::null_mut(),
+    });
+}
+
+/// Ends it.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __kmpc_end_serialized_parallel(_place: Place, _thread: Thread) {
+    GOMP_parallel_end();
+}
+
+/// Says how many threads the next region gets.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __kmpc_push_num_threads(_place: Place, _thread: Thread, threads: c_int) {
+    THREADS.set(threads.max(0) as u32);
+}
+
+/// Takes back how many threads the next region gets.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __kmpc_pop_num_threads(_place: Place, _thread: Thread) {
+    THREADS.set(0);
+}
+
+/// Says where the threads of the next region run. The runtime places threads itself.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __kmpc_push_proc_bind(_place: Place, _thread: Thread, _bind: c_int) {}
+
+/// The number of the calling thread in the job.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __kmpc_global_thread_num(_place: Place) -> Thread {
+    number_of(context::current()) as Thread
+}
+
+/// How many threads the job has.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __kmpc_global_num_threads(_place: Place) -> c_int {
+    crate::job::places() as c_int
+}
+
+/// The number of the calling thread in its team.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __kmpc_bound_thread_num(_place: Place) -> Thread {
+    context::current().number.get() as Thread
+}
+
+/// How many threads its team has.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __kmpc_bound_num_threads(_place: Place) -> c_int {
+    context::current().threads.get() as c_int
+}
+
+/// Returns 1 in a region of several threads.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __kmpc_in_parallel(_place: Place) -> c_int {
+    c_int::from(context::current().active_level.get() > 0)
+}
+
+/// Returns 1: regions may always be entered.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __kmpc_ok_to_fork(_place: Place) -> c_int {
+    1
+}
+
+/// Begins the use of the library, which has begun already.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __kmpc_begin(_place: Place, _flags: c_int) {}
+
+/// Ends the use of the library, which ends with the process.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __kmpc_end(_place: Place) {}
