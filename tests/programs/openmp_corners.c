@@ -327,6 +327,35 @@ static void locks(void) {
     printf("locks\n");
 }
 
+#pragma omp declare target
+static int scale = 3;
+static int times(int number) {
+    return number * scale;
+}
+#pragma omp end declare target
+
+/* Code for devices, of which there are none. */
+static void targets(void) {
+    int total = 0, copy = 7;
+    double values[100];
+    for (int i = 0; i < 100; i++)
+        values[i] = i;
+#pragma omp target map(tofrom : total) firstprivate(copy)
+    total += times(copy);
+#pragma omp target data map(tofrom : values)
+    {
+#pragma omp target teams distribute parallel for
+        for (int i = 0; i < 100; i++)
+            values[i] += scale;
+#pragma omp target update from(values)
+    }
+#pragma omp teams num_teams(2) thread_limit(1)
+#pragma omp distribute
+    for (int i = 0; i < 100; i++)
+        values[i]++;
+    printf("targets %d %g %g\n", total, values[0], values[99]);
+}
+
 /* With OMP_CANCELLATION=true. */
 static void cancelled(void) {
     int count = 0, sections = 0;
@@ -366,7 +395,8 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } parts[] = {{"arguments", arguments}, {"bounds", bounds}, {"orders", orders}, {"kinds", kinds},
-                 {"copies", copies},       {"sums", sums},     {"locks", locks},   {"cancelled", cancelled}};
+                 {"copies", copies},       {"sums", sums},     {"locks", locks},   {"targets", targets},
+                 {"cancelled", cancelled}};
     for (int given = 1; given < argc; given++)
         for (size_t part = 0; part < sizeof parts / sizeof *parts; part++)
             if (!strcmp(argv[given], parts[part].name))

@@ -580,7 +580,10 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
             fabric.name()
         )));
     }
-    let openmp = given.program.first().is_some_and(|program| executables::is_openmp(program));
+    let variables = check_variables(given.variables)?;
+    let openmp = given.program.first().is_some_and(|program| {
+        executables::is_openmp(program) || (given.pthread && executables::loads_openmp(program, &variables))
+    });
     // Such a program joins no job by itself: its threads are run on all nodes.
     let pthread = given.pthread || openmp;
     let protocol = match &given.coherence.protocol {
@@ -658,7 +661,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
             progress: given.reports.progress,
             label: given.reports.label,
         },
-        variables: check_variables(given.variables)?,
+        variables,
         pthread,
         openmp,
         low_latency: given

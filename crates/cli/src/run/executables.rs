@@ -14,7 +14,8 @@ use object::elf::{DT_NEEDED, ELFCLASS64, ELFMAG, EM_X86_64, FileHeader64, PT_DYN
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Sym};
 use object::read::{ReadCache, ReadRef};
 
-use super::openmp::{self, Library};
+use super::loaded::Loaded;
+use super::openmp;
 use super::resolve;
 use super::small_library::SmallLibrary;
 use super::tls_filler::{self, ThreadLocals};
@@ -29,6 +30,8 @@ const THREADS_VARIABLE: &str = "HIROBA_THREADS_PER_NODE";
 
 /// Tells nodes, and the agents that start them, that it is one of OpenMP, and for which library.
 const OPENMP_VARIABLE: &str = "HIROBA_OPENMP";
+/// Tells nodes the names of LLVM's library by which the program needs it.
+pub const NAMES_VARIABLE: &str = "HIROBA_OPENMP_NAMES";
 /// Tells the OpenMP library that the program has tasks.
 const TASKS_VARIABLE: &str = "HIROBA_OPENMP_TASKS";
 
@@ -45,8 +48,8 @@ pub fn prepare(options: &RunOptions) -> Result<Option<RunOptions>, Failure> {
         true => Failure::new(format!("{what} {name} cannot be run on several nodes: {why}")),
         false => Failure::new(format!("{what} {name}: {why}")),
     };
-    let executable = Executable::read(&path).map_err(|why| refuse(&why))?;
-    if let Some(why) = executable.why_not() {
+    let program = Loaded::read(&path, &options.variables).map_err(|why| refuse(&why))?;
+    if let Some(why) = program.executable.why_not() {
         return Err(refuse(&why));
     }
     let mut options = options.clone();
@@ -64,13 +67,18 @@ pub fn prepare(options: &RunOptions) -> Result<Option<RunOptions>, Failure> {
                 "expected {library} beside libhiroba.so, found none; build or install Hiroba anew"
             )));
         }
-        let missing = executable.missing(&provided);
+        let library = program.library().map_err(|why| refuse(&why))?;
+        let mut missing: Vec<&str> = program.parts().flat_map(|part| part.missing(&provided)).collect();
+        missing.sort_unstable();
+        missing.dedup();
         if !missing.is_empty() {
             return Err(refuse(&openmp::sentence_of_missing(&missing)));
         }
         openmp::check_threads(&options)?;
-        own.push((OPENMP_VARIABLE, executable.library().name().to_owned()));
-        let has_tasks = openmp::TASKS.iter().any(|prefix| executable.imports_any(prefix));
+        let has_tasks =
+            program.parts().any(|part| openmp::TASKS.iter().any(|prefix| part.imports_any(prefix)));
+        own.push((OPENMP_VARIABLE, library.name().to_owned()));
+        own.push((NAMES_VARIABLE, program.names_of_llvm().collect::<Vec<_>>().join(":")));
         own.push((TASKS_VARIABLE, u8::from(has_tasks).to_string()));
     }
     let own = own.into_iter().map(|(variable, value)| (OsString::from(variable), OsString::from(value)));
@@ -83,6 +91,13 @@ pub fn preloaded(is_set: impl Fn(&str) -> bool) -> Vec<&'static str> {
     let libraries =
         [(OPENMP_VARIABLE, compiler::OPENMP_LIBRARY), (PTHREAD_VARIABLE, compiler::PTHREAD_LIBRARY)];
     libraries.into_iter().filter(|(variable, _)| is_set(variable)).map(|(_, library)| library).collect()
+}
+
+/// Returns true if the program, or a library that it loads, calls OpenMP's library. Libraries count with
+/// `--pthread` only.
+pub fn loads_openmp(program: &OsStr, variables: &[(OsString, OsString)]) -> bool {
+    let read = |path: std::path::PathBuf| Loaded::read(&path, variables).ok();
+    resolve::resolve(program).ok().and_then(read).is_some_and(|it| it.is_openmp())
 }
 
 /// Whether the program was built for OpenMP's library, GNU's or LLVM's, and knows nothing of Hiroba.
@@ -99,15 +114,14 @@ pub fn has_own_threads(program: &OsStr) -> bool {
 }
 
 /// Returns the libraries without code that the loader of an executable needs before all others: those that
-/// fill up its thread-local storage, and those that have the names of LLVM's OpenMP library. None if it cannot
-/// be read.
-pub fn small_libraries(path: &Path) -> io::Result<Vec<SmallLibrary>> {
+/// fill up its thread-local storage, and those that have the names of LLVM's OpenMP library, as
+/// [`NAMES_VARIABLE`] lists them. None if it cannot be read.
+pub fn small_libraries(path: &Path, names: Option<&OsStr>) -> io::Result<Vec<SmallLibrary>> {
     let executable = Executable::read(path).unwrap_or_default();
     let mut libraries = executable.thread_locals.fillers()?;
-    if executable.is_openmp() {
-        for name in executable.libraries.iter().filter(|name| openmp::is_of_llvm(name)) {
-            libraries.push(openmp::named(name)?);
-        }
+    let names = names.unwrap_or_default().to_string_lossy();
+    for name in names.split(':').filter(|name| openmp::is_of_llvm(name)) {
+        libraries.push(openmp::named(name)?);
     }
     Ok(libraries)
 }
@@ -121,11 +135,11 @@ pub(super) struct Executable {
     has_more_rights: bool,
     is_go: bool,
     thread_locals: ThreadLocals,
-    libraries: Vec<String>,
+    pub(super) libraries: Vec<String>,
     imported: Vec<String>,
     pub(super) exported: Vec<String>,
     /// OpenMP's library is linked into it.
-    contains_openmp: bool,
+    pub(super) contains_openmp: bool,
 }
 
 /// The loader of the C library that the library for such executables replaces parts of.
@@ -208,19 +222,24 @@ impl Executable {
         self.imported.iter().any(|imported| imported == name)
     }
 
-    fn imports_any(&self, prefix: &str) -> bool {
+    pub(super) fn imports_any(&self, prefix: &str) -> bool {
         self.imported.iter().any(|imported| imported.starts_with(prefix))
     }
 
-    fn is_openmp(&self) -> bool {
+    /// Returns true if it calls OpenMP's library, or contains it.
+    pub(super) fn calls_openmp(&self) -> bool {
         let calls = ["GOMP_", "__kmpc_"].iter().any(|prefix| self.imports_any(prefix));
         let needs = (self.needs(openmp::OF_GNU) || self.needs_llvm()) && self.imports_any("omp_");
-        (calls || needs || self.contains_openmp) && !self.imports_any("hiroba_")
+        calls || needs || self.contains_openmp
     }
 
-    /// Which of OpenMP's libraries it was built for.
-    fn library(&self) -> Library {
-        if self.imports_any("__kmpc_") || self.needs_llvm() { Library::Llvm } else { Library::Gnu }
+    fn is_openmp(&self) -> bool {
+        self.calls_openmp() && !self.imports_any("hiroba_")
+    }
+
+    /// The loader that starts it.
+    pub(super) fn loader(&self) -> Option<&str> {
+        self.interpreter.as_deref()
     }
 
     fn needs_llvm(&self) -> bool {
@@ -260,8 +279,6 @@ impl Executable {
             "it is set-user-ID or set-group-ID, and the loader would not load the runtime"
         } else if self.imports_any("hiroba_") {
             "it is built for Hiroba and joins the job itself; leave --pthread out"
-        } else if self.needs_llvm() && self.needs(openmp::OF_GNU) {
-            "it needs the OpenMP libraries of both GNU and LLVM, whose locks have different lengths; build all of it with one compiler"
         } else if self.contains_openmp {
             "OpenMP's library is linked into it statically, so that nothing can stand in for it; link it dynamically"
         } else if let Some(sanitizer) = sanitizers.into_iter().find(|name| self.imports(name)) {
@@ -318,10 +335,6 @@ mod tests {
             (Executable { has_more_rights: true, ..fit() }, "set-user-ID"),
             (Executable { is_go: true, ..fit() }, "Go"),
             (with_import("hiroba_init"), "leave --pthread out"),
-            (
-                Executable { libraries: vec!["libgomp.so.1".to_owned(), "libomp.so.5".to_owned()], ..fit() },
-                "both GNU and LLVM",
-            ),
             (Executable { contains_openmp: true, ..fit() }, "linked into it"),
             (with_import("__asan_init"), "sanitizer"),
             (with_import("io_uring_queue_init"), "io_uring"),

@@ -14,6 +14,7 @@ mod hosts;
 mod lacks;
 pub mod limits;
 mod liveness;
+mod loaded;
 mod local;
 mod openmp;
 pub mod options;

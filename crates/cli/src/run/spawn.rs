@@ -21,7 +21,7 @@ use rustix::thread::CpuSet;
 
 use super::debug::Debugger;
 use super::endpoints::Endpoints;
-use super::executables::{self, PTHREAD_VARIABLE};
+use super::executables::{self, NAMES_VARIABLE, PTHREAD_VARIABLE};
 use super::guardian;
 use super::handover::Handover;
 use super::lacks::{no_descriptor, too_many_processes};
@@ -320,7 +320,8 @@ impl Program {
         };
         let pthread = given(PTHREAD_VARIABLE).is_some();
         let libraries = if pthread {
-            executables::small_libraries(path).map_err(|error| no_descriptor(&error))?
+            let names = given(NAMES_VARIABLE);
+            executables::small_libraries(path, names.as_deref()).map_err(|error| no_descriptor(&error))?
         } else {
             Vec::new()
         };

@@ -119,7 +119,8 @@ fn constructs() -> Program {
 fn corners_of_both_interfaces_are_as_natively() {
     for compiler in compilers() {
         let program = compiler.corners(&[]);
-        program.is_as_natively(&["arguments", "bounds", "orders", "kinds", "copies", "sums", "locks"]);
+        let parts = ["arguments", "bounds", "orders", "kinds", "copies", "sums", "locks", "targets"];
+        program.is_as_natively(&parts);
     }
     if is_there(LLVM.c) {
         LLVM.corners(&["-fnoopenmp-use-tls"]).is_as_natively(&["copies"]);
@@ -210,6 +211,11 @@ fn a_cxx_program_is_as_natively() {
     for Compiler { cxx, .. } in compilers() {
         let options = ["-std=c++17", "-Wextra", "-Werror"];
         build(cxx, "tests/programs/openmp.cpp", &options).is_as_natively(&[]);
+        build(cxx, "tests/programs/openmp_corners.cpp", &options).is_as_natively(&[]);
+    }
+    if is_there(LLVM.cxx) {
+        let options = ["-std=c++17", "-fnoopenmp-use-tls"];
+        build(LLVM.cxx, "tests/programs/openmp_corners.cpp", &options).is_as_natively(&[]);
     }
 }
 
@@ -251,6 +257,55 @@ fn what_cannot_be_run_is_refused_before_it_starts() {
         let libraries = ["-lm", "-Wl,--no-as-needed", "-l:libgomp.so.1"];
         LLVM.build("apps/openmp/ep.c", &libraries).on("-n 2", &[]).says(125, "both GNU and LLVM");
     }
+}
+
+/// Only a library of the program calls OpenMP's.
+#[test]
+fn a_library_of_the_program_may_call_openmp() {
+    if !may_run() {
+        return;
+    }
+    for compiler in compilers() {
+        let program = with_library(
+            compiler,
+            "#include <omp.h>\n\
+             static int seen[64];\n\
+             int total(void) {\n\
+                 int sum = 0;\n\
+                 _Pragma(\"omp parallel reduction(+ : sum)\")\n\
+                 sum += ++seen[omp_get_thread_num()];\n\
+                 return sum == omp_get_max_threads() ? 1000 + seen[0] : sum;\n\
+             }\n",
+            "#include <stdio.h>\nint total(void);\nint main(void) { return printf(\"%d\\n\", total()) != 5; }\n",
+        );
+        for (options, _) in JOBS {
+            let called = program.on(&format!("{options} --pthread"), &[]);
+            assert_eq!((called.status, called.stdout.as_str()), (0, "1001\n"), "{options}: {called:?}");
+        }
+        program.on("-n 2 --pthread -x OMP_NUM_THREADS=3", &[]).says(125, "expected at most 2 threads");
+    }
+}
+
+/// A program that was built without OpenMP, with a library that was built with it.
+fn with_library(compiler: Compiler, library: &str, caller: &str) -> Program {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let of = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).expect("a writable directory");
+        path
+    };
+    let call = |options: &[&str], source: &Path, result: &Path| {
+        let mut command = Command::new(compiler.c);
+        command.args(["-O2", "-Wall", "-o"]).arg(result).arg(source).args(options);
+        let called = finish(start(command.current_dir(directory.path())));
+        assert_eq!(called.status, 0, "{called:?}");
+    };
+    let (library, caller) = (of("library.c", library), of("caller.c", caller));
+    let built = directory.path().join("libtotal.so");
+    call(&["-fopenmp", "-shared", "-fPIC"], &library, &built);
+    let path = directory.path().join("program");
+    call(&["-L.", "-ltotal", "-Wl,-rpath,$ORIGIN"], &caller, &path);
+    Program { _directory: directory, path }
 }
 
 /// A program that calls a function of a library of its own.
