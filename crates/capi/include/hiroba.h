@@ -172,8 +172,12 @@ typedef struct hiroba_options {
  * before, in any region. */
 void *hiroba_alloc_with(size_t bytes, const hiroba_options *options);
 
-/* Allocates zeroed data of this node: not collective, not shared with other nodes. Freed at the end of the
- * process. Returns NULL with errno: EINVAL (0 bytes), ENOMEM. */
+/* Allocates zeroed data of this node, in whole pages of the kernel: not collective, not shared with other
+ * nodes. Unlike memory from malloc it is paged like shared memory: it counts against --memory-limit, and with
+ * --swap it leaves when memory is short. It costs no messages. Other nodes that touch its addresses get a
+ * segmentation fault, with a message that says so. Freed by hiroba_free on this node, at the latest by
+ * hiroba_finalize (or, if it was allocated outside the job, when the process ends). In a job of one node
+ * nothing leaves. Returns NULL with errno: EINVAL (0 bytes), ENOMEM. */
 void *hiroba_alloc_local(size_t bytes);
 
 /* --- The malloc family (not collective) ---------------------------------------------------------- */
@@ -182,7 +186,8 @@ void *hiroba_alloc_local(size_t bytes);
  * blocks of any node, once they have synchronised. Blocks are aligned to 16 bytes. Return NULL with errno:
  * ENOMEM, EINVAL (an alignment that is not a power of two), EPERM (outside the job). Each node allocates from
  * an arena of its own, so blocks of different nodes never share a page; each thread has a cache.
- * hiroba_free(NULL) does nothing; realloc of NULL allocates; realloc to 0 bytes keeps a minimal block. */
+ * hiroba_free(NULL) does nothing; realloc of NULL allocates; realloc to 0 bytes keeps a minimal block.
+ * hiroba_free frees memory of hiroba_alloc_local, too; hiroba_realloc does not take it. */
 void *hiroba_malloc(size_t bytes);
 void *hiroba_calloc(size_t count, size_t bytes);
 void *hiroba_realloc(void *block, size_t bytes);

@@ -1,11 +1,12 @@
 //! Allocation, collective and not.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
-use std::sync::Once;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use hiroba_base::{NodeId, PageSize};
-use hiroba_node::{AllocateError, Protocol, Runtime, call_site};
+use hiroba_node::{AllocateError, Protocol, Runtime, SignalsDeferred, call_site};
 use hiroba_wire::Placement;
 
 use crate::call_sites::noting_caller;
@@ -141,12 +142,29 @@ unsafe extern "C" fn alloc_with(bytes: usize, options: *const HirobaOptions, sit
     allocate(call, bytes, placement, page_size, protocol)
 }
 
-/// See `hiroba.h`. The memory is private to this process, which is all that is promised.
+/// Data of `hiroba_alloc_local` that was made outside a job and is not paged, by address, with its length.
+static UNPAGED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+
+fn unpaged() -> MutexGuard<'static, BTreeMap<usize, usize>> {
+    UNPAGED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// See `hiroba.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_alloc_local(bytes: usize) -> *mut c_void {
     let call = "hiroba_alloc_local";
     if bytes == 0 {
         return null(libc::EINVAL, &format!("{call}: expected at least 1 byte, got 0"));
+    }
+    if let Some(runtime) = Runtime::get() {
+        return match runtime.allocate_local(bytes as u64) {
+            Ok(Some(address)) => address as *mut c_void,
+            Ok(None) => null(
+                libc::ENOMEM,
+                &format!("{call}: no {bytes} bytes are left of this node's addresses for its own data"),
+            ),
+            Err(error) => null(libc::ENOMEM, &format!("{call}: {error}")),
+        };
     }
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
@@ -155,7 +173,17 @@ pub extern "C" fn hiroba_alloc_local(bytes: usize) -> *mut c_void {
     if memory == libc::MAP_FAILED {
         return null(libc::ENOMEM, &format!("{call}: the system has no {bytes} bytes of address space left"));
     }
+    let _signals = SignalsDeferred::defer();
+    unpaged().insert(memory.addr(), bytes);
     memory
+}
+
+/// Frees unpaged data. Returns false if none begins there.
+fn free_unpaged(block: *mut c_void) -> bool {
+    let _signals = SignalsDeferred::defer();
+    let Some(bytes) = unpaged().remove(&block.addr()) else { return false };
+    // SAFETY: `hiroba_alloc_local` mapped these bytes, and the caller has given them up.
+    unsafe { libc::munmap(block, bytes) == 0 }
 }
 
 fn block(call: &str, bytes: usize, align: usize) -> Result<(*mut c_void, bool), *mut c_void> {
@@ -229,7 +257,9 @@ pub extern "C" fn hiroba_realloc(old: *mut c_void, bytes: usize) -> *mut c_void 
 /// See `hiroba.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_free(block: *mut c_void) {
-    if !block.is_null() {
+    // Only shared memory is quick to free; what else there is to free is data of this node.
+    let is_shared = || Runtime::get().is_some_and(|runtime| runtime.is_shared(block.addr(), 1));
+    if !block.is_null() && (is_shared() || !free_unpaged(block)) {
         runtime_for("hiroba_free").free("hiroba_free", block as usize);
     }
 }

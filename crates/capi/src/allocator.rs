@@ -10,22 +10,25 @@ use std::sync::Once;
 
 use dlmalloc::GlobalDlmalloc;
 use hiroba_node::{
-    SignalsDeferred, defer_signals_across_fork, release_signals_after_fork, release_signals_in_child,
+    SignalsDeferred, defer_signals_across_fork, note_allocated, note_freed, release_signals_after_fork,
+    release_signals_in_child,
 };
 
 /// An allocator during which the program's signal handlers do not run.
 pub(crate) struct Allocator;
 
-// SAFETY: every call is passed on, and the guard beside it only changes the thread's signal mask.
+// SAFETY: every call is passed on. The guard beside it only changes the thread's signal mask, and blocks are
+// only counted.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _signals = SignalsDeferred::defer();
         // SAFETY: the caller keeps the requirements.
-        unsafe { GlobalDlmalloc.alloc(layout) }
+        counted(unsafe { GlobalDlmalloc.alloc(layout) }, layout.size())
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let _signals = SignalsDeferred::defer();
+        note_freed(layout.size());
         // SAFETY: as in `alloc`.
         unsafe { GlobalDlmalloc.dealloc(block, layout) }
     }
@@ -33,14 +36,26 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let _signals = SignalsDeferred::defer();
         // SAFETY: as in `alloc`.
-        unsafe { GlobalDlmalloc.alloc_zeroed(layout) }
+        counted(unsafe { GlobalDlmalloc.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         let _signals = SignalsDeferred::defer();
         // SAFETY: as in `alloc`.
-        unsafe { GlobalDlmalloc.realloc(block, layout, bytes) }
+        let moved = counted(unsafe { GlobalDlmalloc.realloc(block, layout, bytes) }, bytes);
+        if !moved.is_null() {
+            note_freed(layout.size());
+        }
+        moved
     }
+}
+
+/// Counts a block, unless there was no memory for it.
+fn counted(block: *mut u8, bytes: usize) -> *mut u8 {
+    if !block.is_null() {
+        note_allocated(bytes);
+    }
+    block
 }
 
 /// Keeps the allocator usable in forked children, which must not find it locked by another thread, since they

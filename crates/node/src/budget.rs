@@ -9,6 +9,9 @@
 //! keep a part of the budget as long as home pages can leave. Otherwise a node with room for only a few
 //! copies would fetch them over and over.
 //!
+//! What the runtime knows of pages takes memory, too, also of pages that have left. Beyond a few MiB that
+//! counts as well, up to half of the budget: less for pages would not do.
+//!
 //! Every run has a budget, most far more than it needs. So nothing is recorded before half of it is used.
 //! Then the policies are informed of the pages that are resident, in the order of their addresses.
 
@@ -17,6 +20,8 @@ use std::collections::VecDeque;
 use hiroba_base::PageId;
 use hiroba_paging::{Policy, PolicyKind};
 use rustc_hash::FxHashSet;
+
+use crate::own_memory;
 
 /// Number of latest pages that stay: a thread that waited for one may not have returned from its fault yet.
 const LATEST_STAY: usize = 32;
@@ -37,6 +42,12 @@ const VAIN_ROUNDS_MAX: u32 = 8;
 /// Pages are recorded once resident memory exceeds this fraction of the budget.
 const RECORDED_FROM_PART: u64 = 2;
 
+/// So much of the runtime's own memory does not count.
+const OWN_BYTES_FREE: u64 = 4 << 20;
+
+/// The runtime's own memory counts up to this fraction of the budget.
+const OWN_PART_MAX: u64 = 2;
+
 /// Copies that take less than this fraction of the budget stay as long as home pages can leave.
 const COPIES_KEEP_PART: u64 = 8;
 
@@ -45,6 +56,8 @@ pub(crate) struct Budget {
     pub(crate) limit_bytes: u64,
     /// The limit for now, which is lower while the machine is short of memory.
     present_bytes: u64,
+    /// The runtime's own memory before any pages came.
+    own_bytes_before: u64,
     /// True if the user has not chosen the limit.
     pub(crate) is_default: bool,
     /// True once pages are recorded.
@@ -114,6 +127,7 @@ impl Budget {
         Budget {
             limit_bytes,
             present_bytes: limit_bytes,
+            own_bytes_before: own_memory::allocated_bytes(),
             is_default: false,
             records: false,
             page_bytes,
@@ -129,6 +143,16 @@ impl Budget {
     /// Notes that the user has not chosen the limit.
     pub(crate) fn by_default(self) -> Budget {
         Budget { is_default: true, ..self }
+    }
+
+    /// Returns what counts against the budget when frames and twins take `shared_bytes`.
+    pub(crate) fn held_bytes(&self, shared_bytes: u64) -> u64 {
+        let own_bytes = own_memory::allocated_bytes().saturating_sub(self.own_bytes_before);
+        shared_bytes + self.counted_bytes(own_bytes)
+    }
+
+    fn counted_bytes(&self, own_bytes: u64) -> u64 {
+        own_bytes.saturating_sub(OWN_BYTES_FREE).min(self.limit_bytes / OWN_PART_MAX)
     }
 
     /// Lowers the limit, because the machine is short of memory.
@@ -292,6 +316,13 @@ mod tests {
         assert!(budget.end(99 * 4096));
         assert!(!budget.is_exceeded(99 * 4096) && budget.is_exceeded(100 * 4096));
         assert!(!budget.end(10 * 4096) && budget.is_exceeded(65 * 4096));
+    }
+
+    #[test]
+    fn the_runtimes_own_memory_counts_when_it_is_much() {
+        let budget = budget_of(8192);
+        let counted = [0, 4, 5, 15, 20, 25].map(|mib: u64| budget.counted_bytes(mib << 20) >> 20);
+        assert_eq!(counted, [0, 0, 1, 11, 16, 16], "of 32 MiB");
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! The layout of the shared region. The lower half is allocated collectively, from the bottom up; the upper
-//! half is divided into one arena per node for the `malloc` family.
+//! The layout of the shared region. The lower half is allocated collectively, from the bottom up. The next
+//! three eighths are divided into one arena per node for the `malloc` family, the last eighth into one part
+//! per node for its own data.
 
 use hiroba_base::{NodeId, PageId, PageRange, PageSize};
 
@@ -9,7 +10,8 @@ pub(crate) struct Layout {
     granules: u64,
     nodes: u16,
     arena_granules: u64,
-    /// Arenas are multiples of this.
+    local_granules: u64,
+    /// Arenas and parts are multiples of this.
     unit: u64,
 }
 
@@ -17,8 +19,9 @@ impl Layout {
     pub(crate) fn new(granules: u64, granule_bytes: u32, nodes: u16) -> Layout {
         // A whole number of pages of any size.
         let unit = (PageSize::MIB_2.bytes() as u64 / u64::from(granule_bytes)).max(1);
-        let arena_granules = granules / 2 / u64::from(nodes) / unit * unit;
-        Layout { granules, nodes, arena_granules, unit }
+        let each = |granules: u64| granules / u64::from(nodes) / unit * unit;
+        let (arena_granules, local_granules) = (each(granules / 8 * 3), each(granules / 8));
+        Layout { granules, nodes, arena_granules, local_granules, unit }
     }
 
     /// Returns the end of the collectively allocated half.
@@ -46,6 +49,22 @@ impl Layout {
     /// Returns the range of all arenas.
     pub(crate) fn arenas(self) -> PageRange {
         PageRange { first: PageId(self.collective_end()), count: self.arena_granules * u64::from(self.nodes) }
+    }
+
+    fn locals_start(self) -> u64 {
+        self.granules / 8 * 7
+    }
+
+    /// Returns the part of a node for its own data.
+    pub(crate) fn local(self, node: NodeId) -> PageRange {
+        let count = self.local_granules;
+        PageRange { first: PageId(self.locals_start() + u64::from(node.0) * count), count }
+    }
+
+    /// Returns the node to whose own data `page` belongs.
+    pub(crate) fn local_owner(self, page: PageId) -> Option<NodeId> {
+        let index = page.0.checked_sub(self.locals_start())?.checked_div(self.local_granules)?;
+        (index < u64::from(self.nodes)).then_some(NodeId(index as u16))
     }
 
     /// Returns the node whose arena contains `page`.
@@ -81,6 +100,15 @@ mod tests {
                 assert_eq!((small.first, small.end(), long.end()), (arena.first, long.first, arena.end()));
                 assert!(long.first.0.is_multiple_of(512) && small.count > 0, "whole large pages");
             }
+            for node in NodeId::all(nodes) {
+                let local = layout.local(node);
+                assert!(local.first.0 >= free_from && local.count >= 1 << 17, "512 MiB a node at least");
+                free_from = local.end().0;
+                let last = PageId(free_from - 1);
+                assert_eq!([local.first, last].map(|page| layout.local_owner(page)), [Some(node); 2]);
+                assert_eq!([local.first, last].map(|page| layout.arena_owner(page)), [None; 2]);
+            }
+            assert_eq!(layout.local_owner(PageId(layout.arenas().end().0 - 1)), None);
             assert!(free_from <= 1 << 32);
             assert_eq!(layout.arena_owner(PageId(layout.collective_end() - 1)), None);
         }

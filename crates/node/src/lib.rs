@@ -16,11 +16,12 @@
 //! | `runtime/heap.rs`, `arena.rs` | the `malloc` family |
 //! | `runtime/program_calls.rs` | the program's own system calls that change how shared memory is mapped |
 //! | `runtime/space.rs`, `layout.rs` | collective allocation; the layout of the shared region |
+//! | `runtime/local.rs`, `local_space.rs` | a node's own data, which is paged, too |
 //! | `runtime/follow.rs` | programs whose node 0 leads and whose other nodes follow (`tsm.h`) |
 //! | `runtime/tracing.rs` | the record of a traced run |
 //! | `threads.rs` | the program's threads, and how they wait |
 //! | `account.rs`, `stalls.rs`, `time_class.rs` | time and counts |
-//! | `budget.rs`, `headroom.rs`, `swap.rs` | the memory of shared pages: which leave, how much there may be, where they go |
+//! | `budget.rs`, `headroom.rs`, `own_memory.rs`, `swap.rs` | the memory of shared pages: which leave, how much there may be, where they go |
 
 mod account;
 mod arena;
@@ -32,6 +33,8 @@ mod core_share;
 mod error;
 mod headroom;
 mod layout;
+mod local_space;
+mod own_memory;
 mod patience;
 /// The program's signal handlers, masks and stacks, which the faces intercept.
 pub mod program_signals {
@@ -56,6 +59,7 @@ pub use core_share::{CoreShare, core_share_of};
 pub use error::NodeError;
 pub use hiroba_ports as ports;
 pub use hiroba_protocol::{HomePolicy, Homes, Protocol};
+pub use own_memory::{note_allocated, note_freed};
 pub use runtime::follow::Command;
 pub use runtime::last_words::{before_last_words, is_dying};
 pub use runtime::program_calls::{Extent, Locking, SharedPages};

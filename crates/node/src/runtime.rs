@@ -41,6 +41,7 @@ pub(crate) mod heap;
 pub(crate) mod host;
 pub(crate) mod last_words;
 pub(crate) mod liveness;
+pub(crate) mod local;
 pub(crate) mod lulls;
 pub(crate) mod making;
 pub(crate) mod mapping;
@@ -99,6 +100,8 @@ pub(crate) struct Job {
     memory_limit_bytes: u64,
     pub(crate) limits: Limits,
     pub(crate) layout: Layout,
+    /// The addresses of this node's own data.
+    pub(crate) local: PageRange,
 }
 
 /// The parts that serve other nodes while the program computes.

@@ -24,6 +24,7 @@ mod interrupted;
 mod kernels;
 mod kills;
 mod liveness;
+mod local_data;
 mod mappings;
 mod matrix;
 mod memory_limit;

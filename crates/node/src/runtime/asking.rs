@@ -332,6 +332,9 @@ impl Runtime {
             return FaultOutcome::NotOurs;
         }
         let _signals = SignalsDeferred::by_the_kernel();
+        if self.is_local(fault.page) {
+            return self.fault_locally(fault);
+        }
         let (class, wanted) = classify(fault.kind);
         self.account.count_fault(class);
         let began = self.regions.is_some().then(Instant::now);
@@ -425,6 +428,10 @@ impl Runtime {
         let page = self.memory.page_of(address).filter(|_| address.is_multiple_of(8));
         let outcome = page.map(|page| {
             let offset = (address % self.memory.granule().bytes()) as u32;
+            if self.is_local(page) {
+                let outcome = self.operate_locally(page, offset, operation);
+                return outcome.map_or(Outcome::Misuse(Misuse::NotAllocated(page)), Outcome::Atomic);
+            }
             self.ask(TimeClass::Other, Activity::Atomic { page, offset }, |engine, waiter| {
                 engine.handle_atomic(page, offset, operation, waiter);
             })

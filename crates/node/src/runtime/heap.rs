@@ -215,6 +215,9 @@ impl Runtime {
     }
 
     fn free_thoroughly(&self, call: &str, address: usize) {
+        if self.free_local(call, address) {
+            return;
+        }
         let owner = self.owner(call, address);
         if owner == self.me {
             let _inside = (self.trace_other(), self.account.enter(&self.threads, TimeClass::Other));

@@ -26,6 +26,7 @@ use hiroba_wire::{Ahead, AtomicOperation, AtomicOutcome, Message, PageCopy};
 use smallvec::SmallVec;
 
 use crate::budget::Budget;
+use crate::local_space::LocalSpace;
 use crate::runtime::Runtime;
 use crate::runtime::host::races::Races;
 use crate::threads::Answer;
@@ -64,6 +65,8 @@ pub(crate) struct Core {
     posted: Posted,
     /// The memory budget of shared pages, if there is one.
     budget: Option<Budget>,
+    /// This node's own data.
+    pub(crate) local: LocalSpace,
     is_shortage_told: bool,
     /// True if the user was told that pages cannot be written to the disk.
     is_swap_failure_told: bool,
@@ -157,6 +160,7 @@ impl Core {
         twins: Twins,
         races: Option<Races>,
         budget: Option<Budget>,
+        local: LocalSpace,
     ) -> Core {
         Core {
             engine,
@@ -171,6 +175,7 @@ impl Core {
             harvest: Harvest::default(),
             posted: Posted::new(),
             budget,
+            local,
             is_shortage_told: false,
             is_swap_failure_told: false,
         }
@@ -411,7 +416,7 @@ impl Runtime {
     }
 
     /// Resumes the threads that waited for access to `pages`.
-    fn end_event_faults(&self, core: &mut Core, pages: PageRange) {
+    pub(crate) fn end_event_faults(&self, core: &mut Core, pages: PageRange) {
         core.event_faults.retain(|fault| {
             let over = pages.contains(fault.granule);
             if over {
@@ -621,7 +626,7 @@ fn timed<T>(count: &AtomicU64, nanos: &AtomicU64, work: impl FnOnce() -> T) -> T
 /// Applies an operation to a word that other threads may operate on too. Relaxed would suffice for the
 /// protocol, which orders by messages. Acquire-release also serves threads of this node that then load the
 /// word plainly.
-fn operate(word: &AtomicU64, operation: AtomicOperation) -> AtomicOutcome {
+pub(crate) fn operate(word: &AtomicU64, operation: AtomicOperation) -> AtomicOutcome {
     const ORDER: Ordering = Ordering::AcqRel;
     match operation {
         AtomicOperation::Load => {

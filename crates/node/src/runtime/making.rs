@@ -20,6 +20,7 @@ use crate::budget::Budget;
 use crate::control::ControlChannel;
 use crate::headroom::Headroom;
 use crate::layout::Layout;
+use crate::local_space::LocalSpace;
 use crate::patience::Patience;
 use crate::regions::Regions;
 use crate::runtime::fabrics::Ends;
@@ -190,7 +191,9 @@ impl Runtime {
         }
         let races = looks_for_races.then(Races::default);
         let memory_limit_bytes = budget.as_ref().map_or(0, |budget| budget.limit_bytes);
-        let core = Core::new(Box::new(engine), Twins::new(memory.clone()), races, budget);
+        let local = layout.local(me);
+        let twins = Twins::new(memory.clone());
+        let core = Core::new(Box::new(engine), twins, races, budget, LocalSpace::new(local));
         let regions = explains.then(Regions::default);
         let heap = if program_protocol.is_some() {
             Heap::divided(me, &memory, layout.divided_arena(me), page_size)
@@ -208,6 +211,7 @@ impl Runtime {
             memory_limit_bytes,
             limits,
             layout,
+            local,
         };
         let service = Service::new(fabric.as_deref(), control.as_ref(), low_latency, &lulls)?;
         let space = Mutex::new(CollectiveSpace::default());

@@ -376,12 +376,17 @@ impl Runtime {
                 self.account.count_fault(class);
                 let thread = fault.thread;
                 self.account.fault_began(thread.and_then(|tid| self.threads.by_tid(tid)), class);
-                let is_traced = self.trace_event_fault(thread, fault.page, wanted);
+                let is_local = self.is_local(fault.page);
+                let is_traced = !is_local && self.trace_event_fault(thread, fault.page, wanted);
                 let (granule, since) = (fault.page, Instant::now());
                 core.note_event_fault(EventFault { granule, thread, class, since, is_traced });
-                core.note_touch(&self.memory, fault);
-                core.note_awaited(fault.page);
-                core.engine.handle_fault(fault.page, wanted, None);
+                if is_local {
+                    self.give_local(core, fault.page);
+                } else {
+                    core.note_touch(&self.memory, fault);
+                    core.note_awaited(fault.page);
+                    core.engine.handle_fault(fault.page, wanted, None);
+                }
                 self.carry_out_all(core);
             }
             stopped = core.has_event_faults();

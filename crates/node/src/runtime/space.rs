@@ -298,6 +298,9 @@ impl Runtime {
     /// Describes the allocation at or nearest to an address. Returns `None` when that is unknown or locked.
     pub(crate) fn describe_address(&self, address: usize) -> Option<String> {
         let granule = self.memory.page_of(address)?;
+        if let Some(owner) = self.job.layout.local_owner(granule) {
+            return self.describe_local(owner, granule, address);
+        }
         if granule.0 >= self.job.layout.collective_end() {
             return self.describe_in_heap(address);
         }

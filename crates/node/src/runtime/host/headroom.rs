@@ -48,13 +48,15 @@ impl Runtime {
         let Some(left) = left else { return };
         if left.lacking_bytes() == 0 {
             let more_bytes = left.spare_bytes() / 2 / headroom.nodes_here();
-            core.budget.iter_mut().for_each(|budget| budget.raise(shared_bytes + more_bytes));
+            core.budget
+                .iter_mut()
+                .for_each(|budget| budget.raise(budget.held_bytes(shared_bytes) + more_bytes));
             return;
         }
         // Every node on this machine gives its part.
         let part_bytes = left.lacking_bytes().div_ceil(headroom.nodes_here());
         if let Some(budget) = &mut core.budget {
-            budget.lower(shared_bytes.saturating_sub(part_bytes));
+            budget.lower(budget.held_bytes(shared_bytes).saturating_sub(part_bytes));
             self.evict(core);
         }
         let is_lost = || {

@@ -9,57 +9,76 @@ use hiroba_wire::control::ToLauncher;
 
 use super::Core;
 use crate::budget::Budget;
+use crate::local_space::LocalSpace;
 use crate::runtime::Runtime;
 
-/// Iterates over the pages that begin within a range.
-fn pages_in(engine: &dyn Engine, range: PageRange) -> impl Iterator<Item = PageId> {
-    range.iter().filter(|granule| engine.page_of(*granule) == Some(*granule))
+/// All pages of a node: those that the engine knows, and the node's own data, in pages of one granule.
+struct Pages<'a> {
+    engine: &'a dyn Engine,
+    local: &'a LocalSpace,
+}
+
+impl Pages<'_> {
+    /// Returns the page that contains a granule, if there is one.
+    fn page_of(&self, granule: PageId) -> Option<PageId> {
+        if self.local.is_allocated(granule) { Some(granule) } else { self.engine.page_of(granule) }
+    }
+
+    /// Returns true if the page is homed on node `me`.
+    fn is_home(&self, page: PageId, me: NodeId) -> bool {
+        self.local.is_allocated(page) || self.engine.home_of(page) == Some(me)
+    }
+
+    /// Iterates over the pages that begin within a range.
+    fn within(&self, range: PageRange) -> impl Iterator<Item = PageId> {
+        range.iter().filter(|granule| self.page_of(*granule) == Some(*granule))
+    }
+
+    /// Iterates over the pages of which a part lies within a range.
+    fn around(&self, range: PageRange) -> impl Iterator<Item = PageId> {
+        let first = self.page_of(range.first).filter(|first| *first != range.first);
+        first.into_iter().chain(self.within(range))
+    }
 }
 
 impl Core {
-    /// Returns the engine, and the budget if it records pages.
-    fn recording(&mut self) -> Option<(&dyn Engine, &mut Budget)> {
-        let budget = self.budget.as_mut().filter(|budget| budget.records())?;
-        Some((&*self.engine, budget))
+    /// Returns all pages, and the budget if it records them.
+    fn recording(&mut self) -> Option<(Pages<'_>, &mut Budget)> {
+        let Core { engine, local, budget: Some(budget), .. } = self else { return None };
+        budget.records().then_some((Pages { engine: &**engine, local }, budget))
     }
 
     /// Records the pages that are resident, if it is time to record pages.
     fn begin_to_record(&mut self, memory: &SharedMemory, me: NodeId) {
-        let Core { engine, budget: Some(budget), .. } = self else { return };
-        if !budget.begins_to_record(memory.resident_bytes()) {
+        let Some(budget) = &mut self.budget else { return };
+        if !budget.begins_to_record(budget.held_bytes(memory.resident_bytes())) {
             return;
         }
-        for range in memory.ranges_with_frames() {
-            // The range may begin within a page.
-            let first = engine.page_of(range.first).filter(|first| *first != range.first);
-            for page in first.into_iter().chain(pages_in(&**engine, range)) {
-                match engine.home_of(page) {
-                    Some(home) if home == me => budget.note_home(page),
-                    _ => budget.note_copy(page),
-                }
-            }
+        let Some((pages, budget)) = self.recording() else { return };
+        for page in memory.ranges_with_frames().into_iter().flat_map(|range| pages.around(range)) {
+            if pages.is_home(page, me) { budget.note_home(page) } else { budget.note_copy(page) }
         }
     }
 
     /// Records that pages have arrived.
     pub(super) fn note_came(&mut self, range: PageRange) {
-        let Some((engine, budget)) = self.recording() else { return };
-        pages_in(engine, range).for_each(|page| budget.note_copy(page));
+        let Some((pages, budget)) = self.recording() else { return };
+        pages.within(range).for_each(|page| budget.note_copy(page));
     }
 
     /// Records that the program may use these pages.
-    pub(super) fn note_given(&mut self, range: PageRange) {
-        let Some((engine, budget)) = self.recording() else { return };
+    pub(crate) fn note_given(&mut self, range: PageRange) {
+        let Some((pages, budget)) = self.recording() else { return };
         if budget.has_swap() {
-            pages_in(engine, range).for_each(|page| budget.note_home(page));
+            pages.within(range).for_each(|page| budget.note_home(page));
         }
     }
 
     /// Records that a thread waits for a page, which must stay until the thread has returned from its fault.
     pub(crate) fn note_awaited(&mut self, granule: PageId) {
-        let Some((engine, budget)) = self.recording() else { return };
+        let Some((pages, budget)) = self.recording() else { return };
         if budget.has_swap()
-            && let Some(page) = engine.page_of(granule)
+            && let Some(page) = pages.page_of(granule)
         {
             budget.note_latest(page);
         }
@@ -68,23 +87,29 @@ impl Core {
     /// Records pages that got frames since the last call.
     fn note_frames(&mut self, memory: &SharedMemory) {
         let came = memory.take_came();
-        let Some((engine, budget)) = self.recording() else { return };
+        let Some((pages, budget)) = self.recording() else { return };
         if budget.has_swap() {
-            for range in came {
-                // The range may begin within a page.
-                let first = engine.page_of(range.first);
-                first.into_iter().chain(pages_in(engine, range)).for_each(|page| budget.note_home(page));
-            }
+            came.into_iter().flat_map(|range| pages.around(range)).for_each(|page| budget.note_home(page));
         }
     }
 
     /// Records that the program has stored to these granules.
     pub(super) fn note_stores(&mut self, granules: &PageSet) {
-        let Some((engine, budget)) = self.recording() else { return };
-        granules
-            .iter()
-            .filter_map(|granule| engine.page_of(granule))
-            .for_each(|page| budget.note_store(page));
+        let Some((pages, budget)) = self.recording() else { return };
+        granules.iter().filter_map(|granule| pages.page_of(granule)).for_each(|page| budget.note_store(page));
+    }
+
+    /// Records that granules of this node's own data exist no more.
+    pub(crate) fn note_gone(&mut self, range: PageRange) {
+        let Some(budget) = self.budget.as_mut().filter(|budget| budget.records()) else { return };
+        range.iter().for_each(|page| budget.note_left(page));
+    }
+
+    /// Records that pages have left. Returns their number.
+    fn note_left(&mut self, range: PageRange) -> u64 {
+        let Core { engine, local, budget: Some(budget), .. } = self else { return 0 };
+        let pages = Pages { engine: &**engine, local };
+        pages.within(range).inspect(|page| budget.note_left(*page)).count() as u64
     }
 }
 
@@ -92,27 +117,18 @@ impl Runtime {
     /// Carries out `Effect::GiveUp`.
     pub(super) fn give_up(&self, core: &mut Core, range: PageRange) {
         self.or_fatal(self.memory.give_up(range));
-        let Core { engine, budget: Some(budget), .. } = core else { return };
-        for page in pages_in(&**engine, range) {
-            budget.note_left(page);
-            self.account.tallies.evictions.fetch_add(1, Relaxed);
-        }
+        self.account.tallies.evictions.fetch_add(core.note_left(range), Relaxed);
     }
 
     /// Carries out `Effect::PageOut`. A page that cannot leave stays.
-    pub(super) fn page_out(&self, core: &mut Core, range: PageRange) {
-        let outcome = self.memory.page_out(range);
-        let Core { engine, budget: Some(budget), is_swap_failure_told, .. } = core else { return };
-        match outcome {
+    pub(crate) fn page_out(&self, core: &mut Core, range: PageRange) {
+        match self.memory.page_out(range) {
             Ok(()) => {
-                for page in pages_in(&**engine, range) {
-                    budget.note_left(page);
-                    self.account.tallies.evictions.fetch_add(1, Relaxed);
-                }
+                self.account.tallies.evictions.fetch_add(core.note_left(range), Relaxed);
             }
             Err(error @ (MemoryError::SwapFull { .. } | MemoryError::SwapWrite { .. })) => {
-                budget.note_swap_failure();
-                if !std::mem::replace(is_swap_failure_told, true) {
+                core.budget.iter_mut().for_each(Budget::note_swap_failure);
+                if !std::mem::replace(&mut core.is_swap_failure_told, true) {
                     self.remark(error.to_string());
                 }
             }
@@ -130,28 +146,36 @@ impl Runtime {
     /// Evicts pages while there are too many.
     pub(super) fn evict(&self, core: &mut Core) {
         core.begin_to_record(&self.memory, self.me);
-        let exceeded = |budget: &Budget| budget.is_exceeded(self.memory.resident_bytes());
+        let exceeded = |budget: &Budget| budget.is_exceeded(budget.held_bytes(self.memory.resident_bytes()));
         if !core.budget.as_ref().is_some_and(exceeded) {
             return;
         }
         loop {
-            let Core { engine, budget: Some(budget), .. } = core else { return };
-            let leavers = budget.choose(self.memory.resident_bytes());
+            let Some(budget) = &mut core.budget else { return };
+            let leavers = budget.choose(budget.held_bytes(self.memory.resident_bytes()));
             if leavers.is_empty() {
                 break;
             }
-            engine.handle_shortage(&leavers);
+            let chosen = leavers.len();
+            let (mut own, shared): (Vec<PageId>, Vec<PageId>) =
+                leavers.into_iter().partition(|page| self.is_local(*page));
+            self.evict_local(core, &mut own);
+            if !shared.is_empty() {
+                core.engine.handle_shortage(&shared);
+            }
             while let Some(effect) = core.engine.poll_effect() {
                 self.carry_out(core, effect, &[]);
             }
-            if !core.budget.as_mut().is_some_and(|budget| budget.end_round(leavers.len())) {
+            if !core.budget.as_mut().is_some_and(|budget| budget.end_round(chosen)) {
                 break;
             }
         }
         let Core { budget: Some(budget), is_shortage_told, .. } = core else { return };
         let (limit_kib, has_swap, is_default) =
             (budget.limit_bytes >> 10, budget.has_swap(), budget.is_default);
-        if budget.end(self.memory.resident_bytes()) && !std::mem::replace(is_shortage_told, true) {
+        if budget.end(budget.held_bytes(self.memory.resident_bytes()))
+            && !std::mem::replace(is_shortage_told, true)
+        {
             let what_leaves = if has_swap {
                 "no more of them can leave at the moment: use more nodes, or a higher limit"
             } else {
