@@ -66,6 +66,8 @@ pub struct Conditions {
     pub below_max: u16,
     /// How homes move.
     pub homes: HomePolicy,
+    /// Whether nodes are short of memory, so that pages leave them.
+    pub shortages: bool,
     /// Whether pages that go with locks are fetched with them; under the adaptive protocol, whether it learns
     /// within a few barriers.
     pub follows_locks: bool,
@@ -83,6 +85,7 @@ impl Conditions {
             rest_after: RESTING_AFTER_RELEASES,
             below_max: BELOW_MAX,
             homes: HomePolicy::Fixed,
+            shortages: false,
             follows_locks: false,
         }
     }
@@ -127,6 +130,7 @@ impl Case {
             // Few nodes form a deep tree only if each has few children.
             below_max: [1, 2, BELOW_MAX][random.random_range(0..3)],
             homes: HomePolicy::ALL[random.random_range(0..HomePolicy::ALL.len())],
+            shortages: false,
             follows_locks: random.random_bool(0.5),
         };
         if let [only] = trackings_of(protocol) {
@@ -140,6 +144,7 @@ impl Case {
         }
         let places_by_first_touch = random.random_range(0..3) == 0;
         shape.waits = random.random_bool(0.4);
+        conditions.shortages = protocol.gives_up_pages() && random.random_range(0..3) == 0;
         let mut program = generate(seed, shape);
         if places_by_first_touch {
             program.regions.iter_mut().for_each(|region| region.placement = Placement::FirstTouch);
@@ -206,10 +211,11 @@ fn coherence(conditions: &Conditions, me: NodeId, limits: Limits) -> Box<dyn Coh
 /// # Errors
 /// What is wrong with the run.
 pub fn examine(case: &Case, mutant: Option<Mutant>) -> Result<Kept, Wrong> {
-    let Conditions { protocol, schedule, network, tracking, reach, below_max, .. } = case.conditions;
+    let Conditions { protocol, schedule, network, tracking, reach, below_max, shortages, .. } =
+        case.conditions;
     let one_sided = reach != Reach::Nobody;
     let mutation: Box<dyn Mutation> = mutant.map_or_else(|| Box::new(Faithful) as _, Mutant::plant);
-    let options = Options { network, one_sided, mutation, ..Options::seeded(schedule, tracking) };
+    let options = Options { network, one_sided, shortages, mutation, ..Options::seeded(schedule, tracking) };
     let engine = |me, limits: Limits, tracking| {
         let protocol = coherence(&case.conditions, me, limits);
         Consistency::new(me, limits, tracking, protocol).telling().meeting_below(below_max)

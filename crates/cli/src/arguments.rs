@@ -375,7 +375,7 @@ struct TrackingArguments {
 #[derive(Args)]
 struct MemoryArguments {
     /// Memory that shared pages may take on each node, as 512M or 4G, or none: above it, copies of other
-    /// nodes' pages are evicted, and fetched again when they are touched; under hlrc, with homes that stay
+    /// nodes' pages are evicted, and fetched again when they are touched; under hlrc and adaptive
     /// [default: three quarters of the machine's memory, or of its control group's limit if that is lower,
     /// divided by the nodes on the machine]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
@@ -622,8 +622,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     }
     let page_size = check_page_size(&given.tracking.page_size)?;
     let memory_limit = check_memory_limit(&given.memory, page_size)?;
-    let homes_stay = home_migration == HomePolicy::Fixed.name();
-    let why_not = why_no_page_leaves(protocol, homes_stay, given.tracking.races, nodes_max);
+    let why_not = why_no_page_leaves(protocol, given.tracking.races, nodes_max);
     let memory_limit = match (memory_limit, why_not) {
         (Some(limit), Some(sentence)) if limit.bytes.is_some() || limit.swap.is_some() => {
             return Err(Failure::new(sentence));
@@ -767,20 +766,15 @@ fn check_swap(given: &str, page_size: PageSize) -> Result<SwapPlace, Failure> {
 }
 
 /// Returns why no page can be evicted under these options.
-fn why_no_page_leaves(
-    protocol: Protocol,
-    homes_stay: bool,
-    races: bool,
-    nodes_max: u16,
-) -> Option<&'static str> {
+fn why_no_page_leaves(protocol: Protocol, races: bool, nodes_max: u16) -> Option<&'static str> {
     if nodes_max == 1 {
         return Some(
             "--memory-limit and --swap evict pages of other nodes or to a disk, and this job has one node; use -n 2 or more, or leave them out",
         );
     }
-    if !protocol.gives_up_pages() || !homes_stay {
+    if !protocol.gives_up_pages() {
         return Some(
-            "--memory-limit and --swap have pages leave under --protocol hlrc with homes that stay; leave them out, or other protocols and --home-migration",
+            "--memory-limit and --swap have pages leave under --protocol hlrc or adaptive; leave them out, or the other protocol",
         );
     }
     races.then_some(

@@ -111,13 +111,10 @@ impl Protocol {
     /// ([`Coherence::give_up`](crate::coherence::Coherence::give_up)).
     pub fn gives_up_pages(self) -> bool {
         match self {
-            Protocol::Hlrc => true,
-            Protocol::Sc
-            | Protocol::ErcInvalidate
-            | Protocol::ErcUpdate
-            | Protocol::Lrc
-            | Protocol::Aurc
-            | Protocol::Adaptive => false,
+            Protocol::Hlrc | Protocol::Adaptive => true,
+            Protocol::Sc | Protocol::ErcInvalidate | Protocol::ErcUpdate | Protocol::Lrc | Protocol::Aurc => {
+                false
+            }
         }
     }
 

@@ -1,16 +1,18 @@
 //! Copies and home pages are evicted because hosts are short of memory, at any moment, any of them. The
 //! promises hold as before, and planted bugs are caught.
 
+use hiroba_base::NodeId;
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, Ended, Options};
-use hiroba_check::engines::hlrc;
+use hiroba_check::engines::{SOON, hlrc};
 use hiroba_check::litmus::catalogue;
 use hiroba_check::mutant::leaving::Mutant;
 use hiroba_check::page_axioms::{self, Rules};
 use hiroba_check::program::script::*;
 use hiroba_check::program::{Address, Program, Script};
 use hiroba_check::random_program::Shape;
-use hiroba_protocol::{Protocol, WriteTracking};
+use hiroba_protocol::{Consistency, Protocol, WriteTracking};
+use hiroba_wire::Limits;
 
 use crate::planted::{at_random, by_litmus, each_is_noticed, shown};
 
@@ -43,6 +45,33 @@ fn run(
     match findings.breaches.first() {
         Some(breach) => Err(format!("{}: {}", breach.axiom, breach.explanation)),
         None => Ok(ended),
+    }
+}
+
+/// Homes move at the first occasion, to nodes that claim them, and readers order pages.
+fn adaptive(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
+    let protocol = hiroba_protocol::adaptive::adaptive([]).moving_after(SOON).ordering_hastily();
+    Consistency::new(me, limits, tracking, Box::new(protocol)).telling()
+}
+
+#[test]
+fn nothing_is_lost_where_homes_move_and_pages_come_unrequested() {
+    let run = |program: &Program, seed, tracking| {
+        let options = Options { shortages: true, ..Options::seeded(seed, tracking) };
+        let ended = Cluster::new(program, adaptive, options).run();
+        let ended = ended.map_err(|failure| failure.to_string())?;
+        let verdict = judge(&ended.execution()).map_err(|error| error.to_string())?;
+        let violation = verdict.violations.first().map(|violation| violation.explanation.clone());
+        let breaches = page_axioms::judge(&ended.run, &Rules::of(Protocol::Adaptive)).breaches;
+        let breach = breaches.first().map(|breach| format!("{}: {}", breach.axiom, breach.explanation));
+        violation.or(breach).map_or(Ok(ended), Err)
+    };
+    for tracking in TRACKINGS {
+        let wrong =
+            by_litmus(catalogue(), 0..60, |litmus, seed| shown(litmus, run(&litmus.program, seed, tracking)));
+        let wrong =
+            wrong.or_else(|| at_random(SHAPES, 0..400, |program, seed| run(program, seed, tracking).err()));
+        assert_eq!(wrong, None, "{tracking:?}");
     }
 }
 

@@ -40,6 +40,16 @@ fn copies_leave_by_every_policy_and_over_every_fabric() {
 }
 
 #[test]
+fn copies_leave_where_homes_move() {
+    let program = compile(PROGRAM);
+    for (choice, fabric) in [("--protocol=adaptive", "udp"), ("--home-migration=modification", "shm")] {
+        let options = ["--memory-limit", "6M", choice, "--fabric", fabric];
+        let run = statistics(2, &options, &program, &[PAGES, "1"]);
+        assert!(run.total.counters.evictions > 500, "{options:?}: {:?}", run.total.counters);
+    }
+}
+
+#[test]
 fn a_traced_run_whose_copies_leave_keeps_its_promises() {
     let program = compile(PROGRAM);
     let directory = tempfile::tempdir().unwrap();

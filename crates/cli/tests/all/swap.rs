@@ -53,10 +53,10 @@ fn more_memory_than_all_nodes_have_in_every_way() {
 fn more_memory_than_all_nodes_have_over_every_fabric() {
     let program = compile(PROGRAM);
     let (directory, name) = directory();
-    for fabric in ["shm", "tcp"] {
-        let options = [&LIMIT[..], &["--swap", &name, "--fabric", fabric]].concat();
-        let run = statistics(2, &options, &program, &[PAGES, "1"]);
-        assert!(run.total.counters.swap_ins > 1000, "{fabric}: {:?}", run.total.counters);
+    for (fabric, protocol) in [("shm", "hlrc"), ("tcp", "hlrc"), ("udp", "adaptive")] {
+        let choices = ["--swap", &name, "--fabric", fabric, "--protocol", protocol];
+        let run = statistics(2, &[&LIMIT[..], &choices].concat(), &program, &[PAGES, "1"]);
+        assert!(run.total.counters.swap_ins > 1000, "{choices:?}: {:?}", run.total.counters);
     }
     let place = format!("{name}:64M");
     let several = ["--memory-limit", "4M", "--swap", &place, "-t", "2", "--page-size", "16K"];

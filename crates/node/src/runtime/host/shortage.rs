@@ -122,6 +122,11 @@ impl Runtime {
 
     /// Carries out `Effect::PageOut`. A page that cannot leave stays.
     pub(crate) fn page_out(&self, core: &mut Core, range: PageRange) {
+        if !core.budget.as_ref().is_some_and(Budget::has_swap) {
+            // These were copies and have moved here since. They are no longer among those that can leave.
+            core.note_left(range);
+            return;
+        }
         match self.memory.page_out(range) {
             Ok(()) => {
                 self.account.tallies.evictions.fetch_add(core.note_left(range), Relaxed);
