@@ -412,6 +412,9 @@ static void settings(void) {
         omp_get_schedule(&inherited, &of_thread);
         check(inherited == omp_sched_guided && of_thread == 5, "settings reach all threads");
     }
+    char text[16];
+    omp_set_affinity_format("thread %n");
+    check(omp_capture_affinity(text, sizeof text, NULL) == 8 && !strcmp(text, "thread 0"), "omp_capture_affinity");
     omp_set_num_threads(1);
     check(omp_get_max_threads() == 1, "omp_set_num_threads");
 #pragma omp parallel

@@ -174,7 +174,7 @@ fn show(format: &str) {
 /// # Safety
 /// A C string.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn omp_set_affinity_format(format: *const c_char) {
+pub(crate) unsafe extern "C-unwind" fn omp_set_affinity_format(format: *const c_char) {
     // SAFETY: the caller's.
     set_format(&unsafe { given(format) });
 }
@@ -184,7 +184,7 @@ unsafe extern "C-unwind" fn omp_set_affinity_format(format: *const c_char) {
 /// # Safety
 /// `place` has room for `bytes` bytes.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn omp_get_affinity_format(place: *mut c_char, bytes: usize) -> usize {
+pub(crate) unsafe extern "C-unwind" fn omp_get_affinity_format(place: *mut c_char, bytes: usize) -> usize {
     // SAFETY: the caller's.
     unsafe { give(&format_set(), place, bytes) }
 }
@@ -194,7 +194,7 @@ unsafe extern "C-unwind" fn omp_get_affinity_format(place: *mut c_char, bytes: u
 /// # Safety
 /// NULL or a C string.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn omp_display_affinity(format: *const c_char) {
+pub(crate) unsafe extern "C-unwind" fn omp_display_affinity(format: *const c_char) {
     // SAFETY: the caller's.
     show(&unsafe { given(format) });
 }
@@ -204,7 +204,7 @@ unsafe extern "C-unwind" fn omp_display_affinity(format: *const c_char) {
 /// # Safety
 /// `place` has room for `bytes` bytes; the format is NULL or a C string.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn omp_capture_affinity(
+pub(crate) unsafe extern "C-unwind" fn omp_capture_affinity(
     place: *mut c_char,
     bytes: usize,
     format: *const c_char,

@@ -13,7 +13,7 @@ fn teams_of(asked: c_uint) -> u32 {
 }
 
 /// Limits the threads of regions to come, if the program asks for that.
-fn limit_threads(limit: c_uint) {
+pub(crate) fn limit_threads(limit: c_uint) {
     if limit > 0 {
         context::current().change(|settings| settings.thread_limit = settings.thread_limit.min(limit));
     }

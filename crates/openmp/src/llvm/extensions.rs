@@ -4,8 +4,53 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use super::Place;
+use crate::affinity;
 use crate::messages;
 use crate::settings::settings;
+
+/// `omp_set_affinity_format`, as LLVM's header renames it.
+///
+/// # Safety
+/// A C string.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn ompc_set_affinity_format(format: *const c_char) {
+    // SAFETY: the caller's.
+    unsafe { affinity::omp_set_affinity_format(format) };
+}
+
+/// `omp_get_affinity_format`, as LLVM's header renames it.
+///
+/// # Safety
+/// `place` has room for `bytes` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn ompc_get_affinity_format(place: *mut c_char, bytes: usize) -> usize {
+    // SAFETY: the caller's.
+    unsafe { affinity::omp_get_affinity_format(place, bytes) }
+}
+
+/// `omp_display_affinity`, as LLVM's header renames it.
+///
+/// # Safety
+/// NULL or a C string.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn ompc_display_affinity(format: *const c_char) {
+    // SAFETY: the caller's.
+    unsafe { affinity::omp_display_affinity(format) };
+}
+
+/// `omp_capture_affinity`, as LLVM's header renames it.
+///
+/// # Safety
+/// `place` has room for `bytes` bytes; the format is NULL or a C string.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn ompc_capture_affinity(
+    place: *mut c_char,
+    bytes: usize,
+    format: *const c_char,
+) -> usize {
+    // SAFETY: the caller's.
+    unsafe { affinity::omp_capture_affinity(place, bytes, format) }
+}
 
 /// Memory of the heap.
 #[unsafe(no_mangle)]

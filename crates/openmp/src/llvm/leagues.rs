@@ -42,6 +42,12 @@ pub(super) unsafe extern "C-unwind" fn fork_teams(
     unsafe { leagues::run(run, (&raw mut call).cast(), teams, thread_limit) };
 }
 
+/// Limits the threads of regions in code for a device.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __kmpc_set_thread_limit(_place: Place, _thread: Thread, limit: c_int) {
+    leagues::limit_threads(limit.max(0) as u32);
+}
+
 /// Says how many teams the next league has, and how many threads each of them may have.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn __kmpc_push_num_teams(_place: Place, _thread: Thread, teams: c_int, threads: c_int) {
