@@ -8,6 +8,8 @@ use hiroba_check::random_program::{Shape, generate};
 use hiroba_check::swarm::{Case, examine};
 use hiroba_protocol::{Protocol, WriteTracking};
 
+use crate::sample;
+
 const TRACKINGS: [WriteTracking; 2] = [WriteTracking::Fault, WriteTracking::Async];
 
 const SHAPES: [Shape; 3] = [
@@ -22,7 +24,7 @@ fn random_programs_keep_every_promise_under_the_adaptive_protocol() {
     // In the last seed an order reached a home that had given the page away. It was deferred until this node
     // would be the home again, which never happened, and so was everything that its sender sent to homes
     // afterwards.
-    for seed in (0..800).chain([13_169]) {
+    for seed in (0..sample::of(800)).chain([13_169]) {
         let kept = examine(&Case::under(Protocol::Adaptive, seed), None);
         kept.unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
@@ -31,7 +33,7 @@ fn random_programs_keep_every_promise_under_the_adaptive_protocol() {
 #[test]
 fn the_adaptive_protocol_keeps_what_is_promised() {
     for shape in SHAPES {
-        for seed in 0..300 {
+        for seed in 0..sample::of(300) {
             for tracking in TRACKINGS {
                 let options = Options::seeded(seed, tracking);
                 let engine =

@@ -10,10 +10,11 @@ use hiroba_protocol::lrc::Lrc;
 use hiroba_protocol::{Consistency, Protocol, WriteTracking};
 use hiroba_wire::Limits;
 
+use crate::sample;
+
 /// Returns the number of synchronisations. Only optimised code completes them in seconds.
 fn rounds() -> u64 {
-    let all = std::env::var("HIROBA_MATRIX").is_ok_and(|asked| asked == "all");
-    if cfg!(debug_assertions) { 20_000 } else { 100_000 * if all { 10 } else { 1 } }
+    if cfg!(debug_assertions) { 20_000 } else { 100_000 * if sample::all() { 10 } else { 1 } }
 }
 
 const SAMPLES: u64 = 20;

@@ -7,15 +7,17 @@ use hiroba_check::explore::{Exploration, Plant, scenarios};
 use hiroba_check::mutant::{self, Mutant};
 use hiroba_protocol::{Protocol, WriteTracking};
 
-use crate::model;
+use crate::{model, sample};
 
 /// Checks every interleaving of every scenario under a protocol: none goes wrong, and together they show
-/// exactly the expected outcomes.
+/// exactly the expected outcomes. The ways to track writes take turns, unless everything is wanted.
 fn every_interleaving_is_right(protocol: Protocol) {
-    for tracking in trackings_of(protocol) {
-        for scenario in
-            scenarios().into_iter().filter(|scenario| scenario.promises.contains(&promise_of(protocol)))
-        {
+    let trackings = trackings_of(protocol);
+    let scenarios =
+        scenarios().into_iter().filter(|scenario| scenario.promises.contains(&promise_of(protocol)));
+    for (number, scenario) in scenarios.enumerate() {
+        let of_turn = |index: usize| sample::all() || index == number % trackings.len();
+        for (_, tracking) in trackings.iter().enumerate().filter(|(index, _)| of_turn(*index)) {
             let exploration = Arc::new(Exploration::new(scenario.clone(), protocol, *tracking));
             let explored = model::explore(&exploration);
             let place = format!("{}, {tracking:?}, '{}'", protocol.name(), scenario.name);

@@ -18,6 +18,7 @@ use hiroba_protocol::{Consistency, Effect, Protocol, WriteTracking};
 use hiroba_wire::{Limits, Placement};
 
 use crate::planted::{at_random, each_is_noticed};
+use crate::sample;
 
 /// The protocols under which pages move there.
 const PLACING: [Protocol; 5] =
@@ -197,14 +198,15 @@ const SHAPES: [Shape; 3] = [
     Shape { team: 1, foreign: 2, publications: true, waits: false },
 ];
 
-/// Runs as many seeds as `HIROBA_CHECK_SEEDS` says, else 100, of each way and shape.
+/// Runs as many seeds as `HIROBA_CHECK_SEEDS` says, else a sample of 100, of each way and shape.
 #[test]
 fn random_programs_without_races_behave_as_on_one_machine() {
     let asked = std::env::var("HIROBA_CHECK_SEEDS").ok().map(|seeds| seeds.parse().expect("a number"));
     for under in Protocol::ALL.into_iter().flat_map(ways) {
         let mut moves = 0;
-        for (shape, seed) in
-            SHAPES.into_iter().flat_map(|shape| (0..asked.unwrap_or(100)).map(move |s| (shape, s)))
+        for (shape, seed) in SHAPES
+            .into_iter()
+            .flat_map(|shape| (0..asked.unwrap_or(sample::of(100))).map(move |s| (shape, s)))
         {
             match under.run(&generate(seed, shape), seed, None) {
                 Ok((_, moved)) => moves += moved.len(),

@@ -14,6 +14,7 @@ use hiroba_protocol::hlrc::RESTING_AFTER_RELEASES;
 use hiroba_protocol::{Protocol, WriteTracking};
 
 use crate::planted::{at_random, by_litmus, each_is_noticed, shown};
+use crate::sample;
 
 const SEEDS: u64 = 500;
 const TRACKINGS: [WriteTracking; 2] = [WriteTracking::Fault, WriteTracking::Async];
@@ -55,6 +56,9 @@ fn explore(tracking: WriteTracking, one_sided: bool) {
     for litmus in catalogue() {
         let mut reached = vec![false; litmus.reach.len()];
         for seed in 0..SEEDS {
+            if sample::suffices(seed, SEEDS, &reached) {
+                break;
+            }
             match examine(&litmus, seed, NetworkChoice::Shuffled, tracking, one_sided) {
                 Ok(seen) => reached.iter_mut().zip(seen).for_each(|(reached, seen)| *reached |= seen),
                 Err(wrong) => {
@@ -94,7 +98,7 @@ fn loss_duplication_and_reordering_beneath_the_link_change_nothing() {
     for (litmus, tracking) in
         catalogue().iter().flat_map(|litmus| TRACKINGS.map(|tracking| (litmus, tracking)))
     {
-        for seed in 0..SEEDS / 20 {
+        for seed in 0..sample::of(SEEDS / 20) {
             let examined = examine(litmus, seed, NetworkChoice::Lossy, tracking, seed % 2 == 1);
             examined.unwrap_or_else(|wrong| {
                 panic!("{}, {tracking:?} tracking, seed {seed}: {wrong}", litmus.name)

@@ -24,6 +24,7 @@ mod planted;
 mod races;
 mod random_programs;
 mod regions;
+mod sample;
 mod sc;
 mod scale;
 mod sequential;

@@ -6,6 +6,8 @@ use hiroba_check::cluster::{Cluster, NetworkChoice, Options};
 use hiroba_check::random_program::{Shape, generate};
 use hiroba_protocol::{Consistency, Protocol, WriteTracking};
 
+use crate::sample;
+
 const SEEDS: u64 = 400;
 
 #[test]
@@ -15,7 +17,7 @@ fn random_programs_are_right_under_any_mixture_of_protocols() {
             .into_iter()
             .filter(|first| tracking == WriteTracking::Fault || !first.needs_write_faults())
         {
-            for seed in 0..SEEDS {
+            for seed in 0..sample::of(SEEDS) {
                 // The seed chooses the mixture and its order.
                 let turned = Protocol::ALL.into_iter().cycle().skip(seed as usize % Protocol::ALL.len());
                 let others = turned.take(Protocol::ALL.len()).map(|other| (other != first).then_some(other));

@@ -12,6 +12,7 @@ use hiroba_check::sequential::{self, Sequential};
 use hiroba_protocol::{Protocol, WriteTracking};
 
 use crate::planted::{at_random, by_litmus, each_is_noticed};
+use crate::sample;
 
 const SEEDS: u64 = 500;
 
@@ -31,7 +32,7 @@ fn options(seed: u64, network: NetworkChoice) -> Options {
 #[test]
 fn what_weaker_protocols_must_never_show_it_never_shows() {
     for litmus in catalogue() {
-        for seed in 0..SEEDS {
+        for seed in 0..sample::of(SEEDS) {
             let ended = Cluster::new(
                 &litmus.program,
                 engine_under(Protocol::Sc),
@@ -45,10 +46,10 @@ fn what_weaker_protocols_must_never_show_it_never_shows() {
     }
 }
 
-/// Explores as many seeds as `HIROBA_CHECK_SEEDS` says, else `seeds`.
+/// Explores as many seeds as `HIROBA_CHECK_SEEDS` says, else a sample of `seeds`.
 fn explore(shape: Shape, network: NetworkChoice, seeds: u64) {
     let asked = std::env::var("HIROBA_CHECK_SEEDS").ok().map(|seeds| seeds.parse().expect("a number"));
-    for seed in 0..asked.unwrap_or(seeds) {
+    for seed in 0..asked.unwrap_or(sample::of(seeds)) {
         let ended =
             Cluster::new(&generate(seed, shape), engine_under(Protocol::Sc), options(seed, network)).run();
         let ended = ended.unwrap_or_else(|failure| panic!("{shape:?}, {network:?}, seed {seed}: {failure}"));
@@ -77,6 +78,9 @@ fn programs_that_race_behave_as_on_one_machine_too() {
     for litmus in racy() {
         let mut reached = vec![false; litmus.reach.len()];
         for seed in 0..4 * SEEDS {
+            if sample::suffices(seed, 4 * SEEDS, &reached) {
+                break;
+            }
             let network = if seed % 20 == 0 { NetworkChoice::Lossy } else { NetworkChoice::Shuffled };
             let ended =
                 Cluster::new(&litmus.program, engine_under(Protocol::Sc), options(seed, network)).run();

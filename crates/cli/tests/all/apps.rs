@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::support::forms::{self, Form, apps, checksum, program};
-use crate::support::{Called, finish, hiroba, start};
+use crate::support::{Called, finish, hiroba, sample, start};
 
 /// Programs with the arguments of small problems. Each has more threads than parts on some of the jobs.
 const PROBLEMS: [(&str, &[&str]); 5] = [
@@ -24,12 +24,7 @@ const PROBLEMS: [(&str, &[&str]); 5] = [
 fn workshop() -> &'static Path {
     static DIRECTORY: OnceLock<tempfile::TempDir> = OnceLock::new();
     let make = || {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        for (name, _) in PROBLEMS {
-            for form in Form::ALL {
-                form.compile(&apps().join(name).with_extension("c"), &program(directory.path(), name, form));
-            }
-        }
+        let directory = forms::compile_all(PROBLEMS.map(|(name, _)| name));
         // The text is longer than some pages, with words across the ends of pieces, apostrophes, and bytes
         // that are not UTF-8.
         let text = "Don't count ''twice'' what's naïve: 'tis 北京, rock'n'roll\n".repeat(300);
@@ -62,7 +57,8 @@ fn job(options: &[&str], name: &str, given: &[&str]) -> Called {
 fn alone(form: Form, name: &str, given: &[&str]) -> Called {
     let mut command = Command::new(program(workshop(), name, form));
     // As many threads as the widest job has.
-    command.args(arguments(given)).env("OMP_NUM_THREADS", "6").env_remove("HIROBA_CONTROL_FD");
+    command.args(arguments(given)).env("OMP_NUM_THREADS", "6").envs(forms::PASSIVE);
+    command.env_remove("HIROBA_CONTROL_FD");
     finish(start(&mut command))
 }
 
@@ -92,22 +88,19 @@ fn fault_sources() -> Vec<&'static str> {
 #[test]
 fn every_job_finds_what_one_thread_finds() {
     let sources = fault_sources();
-    for (name, given) in PROBLEMS {
+    let shapes =
+        |counts: &'static [&'static str]| counts.iter().flat_map(|nodes| [(nodes, "1"), (nodes, "2")]);
+    let over = |shape| ["udp", "shm"].map(|fabric| (shape, fabric));
+    let alone: Vec<_> = shapes(&["1"]).flat_map(over).map(|way| (way, "sigsegv")).collect();
+    let several = shapes(&["2", "3"]).flat_map(over);
+    let several: Vec<_> = several.flat_map(|way| sources.iter().map(move |source| (way, *source))).collect();
+    for (number, (name, given)) in PROBLEMS.into_iter().enumerate() {
         let expected = expected(name, given);
-        for nodes in ["1", "2", "3"] {
-            for threads in ["1", "2"] {
-                for fabric in ["udp", "shm"] {
-                    for source in sources.iter().filter(|source| nodes != "1" || **source == "sigsegv") {
-                        let options =
-                            ["-n", nodes, "-t", threads, "--fabric", fabric, "--fault-source", source];
-                        assert_eq!(
-                            checksum(&job(&options, name, given)),
-                            expected,
-                            "{name} with {options:?}"
-                        );
-                    }
-                }
-            }
+        let alone = sample::one_of_every(2, number, &alone);
+        let several = sample::one_of_every(sources.len(), number, &several);
+        for (((nodes, threads), fabric), source) in alone.into_iter().chain(several) {
+            let options = ["-n", nodes, "-t", threads, "--fabric", fabric, "--fault-source", source];
+            assert_eq!(checksum(&job(&options, name, given)), expected, "{name} with {options:?}");
         }
     }
 }
@@ -262,7 +255,7 @@ fn the_checks_are_awake() {
         let source = directory.path().join(name).with_extension("c");
         fs::write(&source, text.replacen(right, wrong, 1)).expect("it is ours");
         let program = directory.path().join(name);
-        let mut command = hiroba(&["cc", "-std=c11", "-O2", "-w", "-o"]);
+        let mut command = hiroba(&["cc", "-std=c11", "-O1", "-w", "-o"]);
         let called = finish(start(command.arg(&program).arg(&source).arg("-lm")));
         assert_eq!(called.status, 0, "{wrong:?}: {called:?}");
         let mut command = hiroba(&["run", "-n", "2", "--"]);

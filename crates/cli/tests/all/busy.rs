@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::support::{Called, compiled, finish, hiroba, shell, start};
 
-/// Two processes that compute on one core while this lives; the tested job has to share that core with them.
+/// A process that computes on one core while this lives; the tested job has to share that core with it.
 struct BusyCore {
     core: CpuSet,
-    spinners: Vec<Child>,
+    spinner: Option<Child>,
 }
 
 impl BusyCore {
@@ -24,13 +24,11 @@ impl BusyCore {
         }
         let allowed = sched_getaffinity(None).expect("it is ours");
         let first = (0..CpuSet::MAX_CPU).find(|core| allowed.is_set(*core)).expect("we run on one");
-        let mut busy = BusyCore { core: CpuSet::new(), spinners: Vec::new() };
+        let mut busy = BusyCore { core: CpuSet::new(), spinner: None };
         busy.core.set(first);
-        for _ in 0..2 {
-            let mut command = shell("while :; do :; done");
-            busy.confine(&mut command);
-            busy.spinners.push(command.spawn().expect("the shell starts"));
-        }
+        let mut command = shell("while :; do :; done");
+        busy.confine(&mut command);
+        busy.spinner = Some(command.spawn().expect("the shell starts"));
         Some(busy)
     }
 
@@ -54,7 +52,7 @@ impl BusyCore {
 
 impl Drop for BusyCore {
     fn drop(&mut self) {
-        for spinner in &mut self.spinners {
+        if let Some(spinner) = &mut self.spinner {
             let _ = spinner.kill();
             let _ = spinner.wait();
         }

@@ -41,8 +41,9 @@ pub fn may_run() -> bool {
     })
 }
 
-fn test_program() -> Program {
-    build("cc", "tests/programs/executable.c", &["-pthread"])
+fn test_program() -> &'static Program {
+    static PROGRAM: OnceLock<Program> = OnceLock::new();
+    PROGRAM.get_or_init(|| build("cc", "tests/programs/executable.c", &["-pthread"]))
 }
 
 impl Program {

@@ -310,7 +310,7 @@ fn a_host_that_is_cut_off_ends_the_job_everywhere() {
         command.arg(&file).arg("--").arg(&program).arg(seconds).env("HIROBA_TEST_MARK", mark);
         start(&mut command)
     };
-    for fabric in ["udp", "tcp"] {
+    let started = ["udp", "tcp"].map(|fabric| {
         let called = finish(run(fabric, "0.2", "whole"));
         assert_eq!(
             (called.status, called.stdout.as_str(), called.stderr.as_str()),
@@ -320,7 +320,10 @@ fn a_host_that_is_cut_off_ends_the_job_everywhere() {
         let mark = mark(&format!("cut-{fabric}"));
         let mut child = run(fabric, "600", &mark);
         assert_eq!(first_line(&mut child), "met");
-        assert!(ip(&format!("link set {} down", network.device(2))));
+        (fabric, mark, child)
+    });
+    assert!(ip(&format!("link set {} down", network.device(2))));
+    for (fabric, mark, child) in started {
         let called = finish(child);
         let named =
             called.stderr.contains("on host") && called.stderr.contains("the network between them is cut");
@@ -329,6 +332,5 @@ fn a_host_that_is_cut_off_ends_the_job_everywhere() {
         let told = called.stderr.contains(" thread ") && called.stderr.contains(" waited ");
         assert!(told, "{fabric}: {called:?}");
         eventually("all processes are gone", || processes_marked(&mark) == 0);
-        assert!(ip(&format!("link set {} up", network.device(2))));
     }
 }

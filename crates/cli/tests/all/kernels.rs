@@ -168,7 +168,7 @@ fn run_altered(directory: &Path, name: &str, stands: &str, instead: &str) -> Cal
     let source = directory.join(name).with_extension("c");
     fs::write(&source, text.replacen(stands, instead, 1)).expect("it is ours");
     let program = directory.join(name);
-    let mut command = hiroba(&["cc", "-std=c11", "-O2", "-w", "-o"]);
+    let mut command = hiroba(&["cc", "-std=c11", "-O1", "-w", "-o"]);
     let called = finish(start(command.arg(&program).arg(&source).arg("-lm")));
     assert_eq!(called.status, 0, "{instead:?}: {called:?}");
     let mut command = hiroba(&["run", "-n", "2", "--"]);

@@ -130,7 +130,16 @@ fn cannot_hang(called: &Called) -> bool {
     cannot
 }
 
+/// These jobs pass the time together.
 #[test]
+fn jobs_that_were_stopped_go_on() {
+    std::thread::scope(|scope| {
+        scope.spawn(without_a_limit_silence_is_borne);
+        scope.spawn(a_launcher_that_was_stopped_takes_nobody_for_dead);
+        scope.spawn(a_whole_job_may_be_stopped_and_go_on);
+    });
+}
+
 fn without_a_limit_silence_is_borne() {
     let (child, mark, _directory) = job("borne", &["--dead-after", "0"], "2");
     stop_for_a_while(&[node(&mark)]);
@@ -138,7 +147,6 @@ fn without_a_limit_silence_is_borne() {
     assert_eq!((called.status, called.stderr.as_str()), (0, ""));
 }
 
-#[test]
 fn a_launcher_that_was_stopped_takes_nobody_for_dead() {
     let (child, mark, _directory) = job("stopped-launcher", &["--dead-after", "3"], "9");
     let launchers: Vec<i32> = marked(&mark)
@@ -152,7 +160,6 @@ fn a_launcher_that_was_stopped_takes_nobody_for_dead() {
     assert_eq!((called.status, called.stderr.as_str()), (0, ""));
 }
 
-#[test]
 fn a_whole_job_may_be_stopped_and_go_on() {
     let (child, mark, _directory) = job("stopped-job", &["--dead-after", "3"], "9");
     let all: Vec<i32> = marked(&mark).into_iter().map(|(pid, _)| pid).collect();

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::executables::may_run;
+use crate::support::forms::PASSIVE;
 use crate::support::{Called, finish, hiroba, start};
 
 /// A program in a directory that goes with it.
@@ -48,7 +49,8 @@ fn build(compiler: &str, source: &str, options: &[&str]) -> Program {
 impl Program {
     fn natively(&self, threads: u32, given: &[&str]) -> Called {
         let mut command = Command::new(&self.path);
-        finish(start(command.args(given).env("OMP_NUM_THREADS", threads.to_string()).stdin(Stdio::null())))
+        command.args(given).env("OMP_NUM_THREADS", threads.to_string()).envs(PASSIVE);
+        finish(start(command.stdin(Stdio::null())))
     }
 
     fn on(&self, options: &str, given: &[&str]) -> Called {

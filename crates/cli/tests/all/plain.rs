@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::support::forms::{self, apps};
-use crate::support::{Called, finish, hiroba, start};
+use crate::support::{Called, finish, hiroba, side_by_side, start};
 
 /// Programs with the arguments of small problems.
 const PROBLEMS: [(&str, &[&str]); 18] = [
@@ -72,12 +72,14 @@ fn program(form: Form, name: &str) -> PathBuf {
     };
     let make = || {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        for (name, _) in PROBLEMS {
-            let source = apps().join("plain").join(name).with_extension("c");
-            for form in [Form::Nodes, Form::Threads] {
+        let forms = [Form::Nodes, Form::Threads];
+        side_by_side(
+            PROBLEMS.iter().flat_map(|(name, _)| forms.map(|form| (*name, form))),
+            |(name, form)| {
+                let source = apps().join("plain").join(name).with_extension("c");
                 compile(form, &STRICT, &source, &path(directory.path(), form, name));
-            }
-        }
+            },
+        );
         directory
     };
     path(DIRECTORY.get_or_init(make).path(), form, name)

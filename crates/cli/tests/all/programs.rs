@@ -1,23 +1,26 @@
 //! Every program of `tests/programs` and `apps` in real jobs: compiled by `hiroba cc`, run by `hiroba run`.
 //!
-//! The programs verify themselves; asserted here is that they end with status 0 within bounded time. The jobs
-//! are chosen so that all of them take a minute or two: every program runs on 1, 3, 4 and 8 nodes as a user
-//! would run it, on 2 nodes in every *way* (below), and on 4 nodes over a network that loses, reorders and
-//! duplicates datagrams. Programs that depend on the page size or the number of threads also run with several
-//! of these.
+//! The programs verify themselves; asserted here is that they end with status 0 within bounded time. The
+//! jobs are a sample: every program runs on two of 1, 3, 4 and 8 nodes as a user would run it, on 2 nodes in
+//! every second *way* (below), and on 4 nodes over a network that loses, reorders and duplicates datagrams;
+//! what one program leaves out, the next takes. Programs that depend on the page size or the number of
+//! threads also run with several of these. `HIROBA_MATRIX=all` runs everything in every way.
 //!
 //! A way is a fault source, a write tracking, and, if root runs the tests, an ordinary user as well as root.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use hiroba_node::Protocol;
 use hiroba_trace::RunStatistics;
+
+use crate::support::sample;
 
 const HIROBA: &str = env!("CARGO_BIN_EXE_hiroba");
 
@@ -69,7 +72,17 @@ fn public_house() -> &'static Path {
     })
 }
 
+/// Returns a compiled program of the repository. Tests share it: none may change it.
 pub(crate) fn compile(source: &str) -> PathBuf {
+    static COMPILED: Mutex<BTreeMap<String, Arc<OnceLock<PathBuf>>>> = Mutex::new(BTreeMap::new());
+    let of_source = {
+        let mut compiled = COMPILED.lock().expect("nobody panics with it");
+        compiled.entry(source.to_owned()).or_default().clone()
+    };
+    of_source.get_or_init(|| compile_now(source)).clone()
+}
+
+fn compile_now(source: &str) -> PathBuf {
     let source = repository().join(source);
     let name = source.file_stem().expect("a file name").to_os_string();
     let program = workshop().join(name).with_extension(unique());
@@ -206,20 +219,30 @@ pub(crate) fn in_every_way(nodes: u16, options: &[&str], program: &Path, argumen
     }
 }
 
-fn in_many_jobs(source: &str, arguments: &[&str]) {
+/// Runs a program in every second way; `number` says in which.
+pub(crate) fn in_some_ways(number: usize, nodes: u16, options: &[&str], program: &Path, arguments: &[&str]) {
+    for way in sample::one_of_every(2, number, ways()) {
+        way.run(nodes, options, program, arguments);
+    }
+}
+
+fn in_many_jobs(number: usize, source: &str, arguments: &[&str]) {
     let program = compile(source);
-    for nodes in [1, 3, 4, 8] {
+    for nodes in sample::one_of_every(2, number, &[1, 3, 4, 8]) {
         run(nodes, &[], &program, arguments);
     }
-    in_every_way(2, &[], &program, arguments);
+    in_some_ways(number, 2, &[], &program, arguments);
     run(4, BAD_NETWORK, &program, arguments);
 }
 
 macro_rules! programs {
     ($($name:ident: $source:literal $(, $argument:literal)*;)*) => {
+        const SOURCES: &[&str] = &[$($source),*];
+
         $(#[test]
         fn $name() {
-            in_many_jobs(concat!("tests/programs/", $source), &[$($argument),*]);
+            let number = SOURCES.iter().position(|source| *source == $source).expect("it is one of them");
+            in_many_jobs(number, concat!("tests/programs/", $source), &[$($argument),*]);
         })*
     };
 }
@@ -274,14 +297,15 @@ fn run_over(fabric: &str) {
         ("random.c", &["47", "12"]),
         ("system_calls.cpp", &[]),
     ];
-    for (source, arguments) in programs {
+    let turn = usize::from(fabric == "shm");
+    for (number, (source, arguments)) in programs.iter().enumerate() {
         let program = compile(&format!("tests/programs/{source}"));
-        for nodes in [2, 4] {
+        for nodes in sample::one_of_every(2, number + turn, &[2, 4]) {
             over(nodes, &[], &program, arguments);
         }
     }
     let program = compile("tests/programs/random.c");
-    in_every_way(2, &["--fabric", fabric], &program, &["48", "8"]);
+    in_some_ways(turn, 2, &["--fabric", fabric], &program, &["48", "8"]);
     over(3, &["--page-size", "2M"], &program, &["49", "5"]);
     over(9, &[], &compile("tests/programs/barrier.c"), &["50"]);
 }
@@ -300,9 +324,12 @@ fn under(options: &[&str]) {
         ("page_sizes.c", &[]),
         ("system_calls.cpp", &[]),
     ];
-    for (source, arguments) in programs {
+    let turn = Protocol::ALL.iter().position(|protocol| options.contains(&protocol.name()));
+    let turn = turn.expect("it is a protocol");
+    for (number, (source, arguments)) in programs.into_iter().enumerate() {
         let program = compile(&format!("tests/programs/{source}"));
-        for (nodes, fabric) in [(1, "udp"), (2, "udp"), (3, "tcp"), (4, "shm")] {
+        let ways = [(1, "udp"), (2, "udp"), (3, "tcp"), (4, "shm")];
+        for (nodes, fabric) in sample::one_of_every(ways.len(), number + turn, &ways) {
             run(nodes, &[options, &["--fabric", fabric]].concat(), &program, arguments);
         }
     }
@@ -340,8 +367,8 @@ fn programs_run_under_automatic_update() {
     under(&aurc);
     for (source, arguments) in [("random.c", ["48", "5"].as_slice()), ("early.c", &["3"])] {
         let program = compile(&format!("tests/programs/{source}"));
-        for fabric in ["udp", "shm"] {
-            in_every_way(2, &[&aurc[..], &["--fabric", fabric]].concat(), &program, arguments);
+        for (number, fabric) in ["udp", "shm"].into_iter().enumerate() {
+            in_some_ways(number, 2, &[&aurc[..], &["--fabric", fabric]].concat(), &program, arguments);
         }
     }
 }
@@ -374,20 +401,18 @@ fn programs_run_while_homes_move() {
         &["--protocol", "aurc", "--home-migration", "faults"],
         &["--protocol", "adaptive"],
     ];
-    for way in ways {
-        for (source, arguments) in [
-            ("false_sharing.c", &["50"][..]),
-            ("random.c", &["51", "12"]),
-            ("atomics.c", &[]),
-            ("cond.c", &[]),
-        ] {
+    let programs =
+        [("false_sharing.c", &["50"][..]), ("random.c", &["51", "12"]), ("atomics.c", &[]), ("cond.c", &[])];
+    for (turn, way) in ways.into_iter().enumerate() {
+        for (number, (source, arguments)) in programs.into_iter().enumerate() {
             let program = compile(&format!("tests/programs/{source}"));
-            for (nodes, fabric) in [(2, "udp"), (3, "tcp"), (4, "shm")] {
+            let shapes = [(2, "udp"), (3, "tcp"), (4, "shm")];
+            for (nodes, fabric) in sample::one_of_every(shapes.len(), number + turn, &shapes) {
                 run(nodes, &[way, &["--fabric", fabric]].concat(), &program, arguments);
             }
         }
         let program = compile("tests/programs/random.c");
-        in_every_way(2, way, &program, &["52", "8"]);
+        in_some_ways(turn, 2, way, &program, &["52", "8"]);
         run(3, &[way, BAD_NETWORK].concat(), &program, &["53", "8"]);
         run(3, &[way, &["--page-size", "64K"]].concat(), &program, &["54", "8"]);
         run(2, &[way, &["-t", "3"]].concat(), &compile("tests/programs/threads.c"), &["3"]);
@@ -416,15 +441,15 @@ fn programs_do_not_see_the_page_size() {
         ("random.c", &["43", "8"]),
         ("system_calls.cpp", &[]),
     ];
-    for (source, arguments) in programs {
+    for (number, (source, arguments)) in programs.iter().enumerate() {
         let program = compile(&format!("tests/programs/{source}"));
-        for size in ["4K", "64K", "2M"] {
+        for size in sample::one_of_every(3, number, &["4K", "64K", "2M"]) {
             run(3, &["--page-size", size], &program, arguments);
         }
     }
     let program = compile("tests/programs/random.c");
-    for size in ["64K", "2M"] {
-        in_every_way(2, &["--page-size", size], &program, &["44", "5"]);
+    for (number, size) in ["64K", "2M"].into_iter().enumerate() {
+        in_some_ways(number, 2, &["--page-size", size], &program, &["44", "5"]);
     }
     run(3, &[BAD_NETWORK, &["--page-size", "64K"]].concat(), &program, &["45", "5"]);
 }
@@ -652,8 +677,10 @@ fn pages_go_to_who_touches_them_first() {
 #[test]
 fn pages_that_are_read_in_equal_steps_come_ahead() {
     let program = compile("tests/programs/strides.c");
-    for protocol in ["hlrc", "adaptive", "aurc", "erc-invalidate", "erc-update"] {
-        for (step, pages) in [("1", 600), ("3", 200), ("7", 86), ("-1", 600), ("-4", 150)] {
+    let steps = [("1", 600), ("3", 200), ("7", 86), ("-1", 600), ("-4", 150)];
+    let protocols = ["hlrc", "adaptive", "aurc", "erc-invalidate", "erc-update"];
+    for (number, protocol) in protocols.into_iter().enumerate() {
+        for (step, pages) in sample::one_of_every(2, number, &steps) {
             let options = ["--protocol", protocol, "--fabric", "udp", "--page-size", "4K"];
             let counters = statistics(2, &options, &program, &[step]).total.counters;
             let (waited, ahead) = (counters.pages_fetched, counters.pages_prefetched);

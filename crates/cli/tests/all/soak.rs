@@ -4,9 +4,10 @@
 
 use std::path::Path;
 
-use crate::support::{call, finish, hiroba, start};
+use crate::support::{call, finish, hiroba, side_by_side, start};
 
-/// The time of each job: all of them take less than a minute.
+/// The time of each job. As many jobs as there are processors run at once, so that they also disturb each
+/// other.
 const SECONDS: &str = "4";
 
 #[test]
@@ -19,7 +20,7 @@ fn a_mixture_of_everything_stays_right() {
         "cc", "-std=c11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", program, source,
     ]);
     assert_eq!(compiled.status, 0, "{compiled:?}");
-    for (seed, flags) in [
+    let jobs = [
         ("1", "-n 1 -t 2"),
         ("2", "-n 2 -t 2"),
         ("3", "-n 2 -t 2 --fault-source sigsegv"),
@@ -27,7 +28,8 @@ fn a_mixture_of_everything_stays_right() {
         ("5", "-n 2 -t 3 --inject loss=0.03,reorder=0.05,dup=0.02,seed=5"),
         ("6", "-n 4 -t 2 --fault-source sigsegv --inject loss=0.01,seed=6"),
         ("7", "-n 2 --page-size 2M"),
-    ] {
+    ];
+    side_by_side(jobs, |(seed, flags)| {
         let mut line = vec!["run"];
         line.extend(flags.split_whitespace());
         line.extend(["--", program, SECONDS, seed]);
@@ -36,5 +38,5 @@ fn a_mixture_of_everything_stays_right() {
         let phases = called.stdout.split_once("each: ").and_then(|(_, rest)| rest.split_once(' '));
         let phases = phases.and_then(|(count, _)| count.parse::<u64>().ok());
         assert!(phases.is_some_and(|count| count > 0), "{flags}: it did nothing: {called:?}");
-    }
+    });
 }

@@ -4,13 +4,16 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Called, finish, hiroba, start};
+use super::{Called, finish, hiroba, sample, side_by_side, start};
 
 const STRICT: [&str; 6] = ["-std=c11", "-O3", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
 pub fn apps() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../apps").canonicalize().expect("the repository has it")
 }
+
+/// Makes threads of a native OpenMP program sleep while they wait: there may be more than processors.
+pub const PASSIVE: [(&str, &str); 1] = [("OMP_WAIT_POLICY", "passive")];
 
 /// How a source is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,11 +63,10 @@ pub fn checksum(called: &Called) -> String {
 /// Compiles all forms of some programs into a directory.
 pub fn compile_all<'a>(names: impl IntoIterator<Item = &'a str>) -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    for name in names {
-        for form in Form::ALL {
-            form.compile(&apps().join(name).with_extension("c"), &program(directory.path(), name, form));
-        }
-    }
+    let wanted = names.into_iter().flat_map(|name| Form::ALL.map(|form| (name, form)));
+    side_by_side(wanted, |(name, form)| {
+        form.compile(&apps().join(name).with_extension("c"), &program(directory.path(), name, form));
+    });
     directory
 }
 
@@ -78,7 +80,7 @@ pub fn run_job(directory: &Path, options: &[&str], name: &str, given: &[&str]) -
 /// Runs it without a launcher.
 pub fn run_alone(directory: &Path, form: Form, name: &str, given: &[&str]) -> Called {
     let mut command = Command::new(program(directory, name, form));
-    command.args(given).env("OMP_NUM_THREADS", "3").env_remove("HIROBA_CONTROL_FD");
+    command.args(given).env("OMP_NUM_THREADS", "3").envs(PASSIVE).env_remove("HIROBA_CONTROL_FD");
     finish(start(&mut command))
 }
 
@@ -97,14 +99,14 @@ pub fn expected_checksum(directory: &Path, name: &str, given: &[&str]) -> String
 /// Compares jobs of several shapes with what one thread finds.
 #[track_caller]
 pub fn check_every_job(directory: &Path, problems: &[(&str, &[&str])]) {
-    for (name, given) in problems {
+    let shapes = [("1", "1"), ("2", "1"), ("3", "1"), ("3", "2")];
+    let ways: Vec<_> = shapes.iter().flat_map(|shape| ["udp", "shm"].map(|fabric| (shape, fabric))).collect();
+    for (number, (name, given)) in problems.iter().enumerate() {
         let expected = expected_checksum(directory, name, given);
-        for (nodes, threads) in [("1", "1"), ("2", "1"), ("3", "1"), ("3", "2")] {
-            for fabric in ["udp", "shm"] {
-                let options = ["-n", nodes, "-t", threads, "--fabric", fabric];
-                let called = run_job(directory, &options, name, given);
-                assert_eq!(checksum(&called), expected, "{name} with {options:?}");
-            }
+        for ((nodes, threads), fabric) in sample::one_of_every(2, number, &ways) {
+            let options = ["-n", nodes, "-t", threads, "--fabric", fabric];
+            let called = run_job(directory, &options, name, given);
+            assert_eq!(checksum(&called), expected, "{name} with {options:?}");
         }
     }
 }

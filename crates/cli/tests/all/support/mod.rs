@@ -2,12 +2,15 @@
 
 pub mod control_group;
 pub mod forms;
+pub mod sample;
 pub mod terminal;
 
+use std::collections::VecDeque;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// The time limit of a call; only a hanging one takes as long, even if other work takes most of the
@@ -117,6 +120,20 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(Instant::now() < limit, "waited in vain until {what}");
         std::thread::sleep(POLL_INTERVAL);
     }
+}
+
+/// Calls a function for each item, as many at once as there are processors.
+pub fn side_by_side<T: Send>(items: impl IntoIterator<Item = T>, each: impl Fn(T) + Sync) {
+    let queue = Mutex::new(items.into_iter().collect::<VecDeque<T>>());
+    let next = || queue.lock().expect("nobody panics with it").pop_front();
+    let work = || {
+        while let Some(item) = next() {
+            each(item);
+        }
+    };
+    let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+    // A scope panics if one of its threads does.
+    std::thread::scope(|scope| (0..at_once).for_each(|_| _ = scope.spawn(work)));
 }
 
 /// Counts processes whose command line or environment contains `mark`, except zombies, which have neither.
