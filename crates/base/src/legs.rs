@@ -1,15 +1,21 @@
 //! Where the time of one message goes, as stamps between the legs of its way.
 //!
-//! In a build with the feature `legs` each thread keeps the time of its last stamp. A stamp ends a leg, which
-//! has lasted since then. `hiroba bench legs` prints the means. Without the feature a stamp compiles to
-//! nothing.
+//! Single messages can be followed through two nodes (`timeline`, which `hiroba bench stages` uses). While no
+//! message is followed, a stamp is a look at a flag.
+//!
+//! In a build with the feature `legs` each thread also keeps the time of its last stamp. A stamp ends a leg,
+//! which has lasted since then. `hiroba bench legs` prints the means.
 
-/// A leg of the way from a fault, a barrier or a lock to its end.
+pub mod timeline;
+
+/// A leg of the way from a fault, a barrier, a lock or a message to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum Leg {
     /// From the load or store to the fault handler: the kernel's way in.
     Trap,
+    /// Before a message to a port: the search for what its receiver must know of, and its publication.
+    Publish,
     /// From the handler or the call to the engine: lookup, accounting, signals, the core's lock.
     Enter,
     /// The engine's work on an event.
@@ -38,6 +44,8 @@ pub enum Leg {
     Map,
     /// Other effects, and the way from one to the next.
     Host,
+    /// From the answer to its thread's look at it.
+    Wake,
     /// From the answer to the end of the call or of the handler.
     Leave,
     /// From the end of the handler to the next instruction of the program: the kernel's way out.
@@ -46,8 +54,9 @@ pub enum Leg {
 
 impl Leg {
     /// All legs, in the order of a fetch.
-    pub const ALL: [Leg; 17] = [
+    pub const ALL: [Leg; 19] = [
         Leg::Trap,
+        Leg::Publish,
         Leg::Enter,
         Leg::Engine,
         Leg::Queue,
@@ -62,6 +71,7 @@ impl Leg {
         Leg::Place,
         Leg::Map,
         Leg::Host,
+        Leg::Wake,
         Leg::Leave,
         Leg::Resume,
     ];
@@ -70,6 +80,7 @@ impl Leg {
     pub fn name(self) -> &'static str {
         match self {
             Leg::Trap => "trap",
+            Leg::Publish => "publish",
             Leg::Enter => "enter",
             Leg::Engine => "engine",
             Leg::Queue => "queue",
@@ -84,16 +95,22 @@ impl Leg {
             Leg::Place => "place",
             Leg::Map => "map",
             Leg::Host => "host",
+            Leg::Wake => "wake",
             Leg::Leave => "leave",
             Leg::Resume => "resume",
         }
     }
 }
 
-#[cfg(not(feature = "legs"))]
 /// Ends a leg of the calling thread.
 #[inline(always)]
-pub fn end(_leg: Leg) {}
+pub fn end(leg: Leg) {
+    if timeline::is_on() {
+        timeline::note(leg);
+    }
+    #[cfg(feature = "legs")]
+    stamped::end(leg);
+}
 
 /// Measures how long a resource is held for which other threads wait. Without the feature it compiles to
 /// nothing.
@@ -111,7 +128,7 @@ impl Hold {
 }
 
 #[cfg(feature = "legs")]
-pub use stamped::{Hold, HoldTimes, LegTimes, begin, end, go_on, operation, pause, take, take_holds};
+pub use stamped::{Hold, HoldTimes, LegTimes, begin, go_on, operation, pause, take, take_holds};
 
 #[cfg(feature = "legs")]
 mod stamped {

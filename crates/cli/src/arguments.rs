@@ -426,8 +426,8 @@ struct HostArguments {
 
 #[derive(Args)]
 struct BenchArguments {
-    /// What to measure: fault, barrier, lock, release, ports, updates, program, diff, atomic, compute, stream
-    /// or all [default: all]
+    /// What to measure: fault, barrier, lock, release, ports, stages, updates, program, diff, atomic,
+    /// compute, stream or all [default: all]
     #[arg(value_name = "WHAT")]
     groups: Vec<String>,
     /// Nodes of the measured job, 2 to 4096

@@ -242,7 +242,14 @@ fn tables_of_004(
     watch: &mut Watch,
 ) -> Result<Vec<Table>, Stopped> {
     let results = workshop.measure(&paper_004::jobs(setting.scale), setting.scale.rounds(), watch)?;
-    Ok(paper_004::tables(&results, setting))
+    let mut runs = paper_004::StageRuns::default();
+    for _ in 0..setting.scale.rounds() {
+        for fabric in paper_004::FABRICS {
+            watch.say(&format!("the stages of a message over {fabric}"));
+            runs.add(fabric, workshop.bench("stages", fabric, setting.scale, watch)?);
+        }
+    }
+    Ok(paper_004::tables(&results, &runs, setting))
 }
 
 #[cfg(test)]
@@ -262,7 +269,7 @@ mod tests {
         let mut tables = paper_000::tables(&results, &results, &latencies, SETTING);
         tables.extend(paper_001::tables(&results, SETTING));
         tables.extend(paper_002::tables(Scale::Tiny, &mut |_| {}));
-        tables.extend(paper_004::tables(&results, SETTING));
+        tables.extend(paper_004::tables(&results, &paper_004::StageRuns::default(), SETTING));
         tables
     }
 

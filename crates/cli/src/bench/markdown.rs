@@ -4,9 +4,10 @@
 use std::fmt::Write;
 
 use super::table::{number, state_without};
-use super::{Figures, Row};
+use super::{Figures, Kind, Row};
 
 const TIMES: [&str; 7] = ["what", "state", "p50 µs", "raw p50 µs", "ratio", "p99 µs", "raw p99 µs"];
+const MEANS: [&str; 3] = ["what", "state", "mean µs"];
 const BANDWIDTHS: [&str; 5] = ["what", "state", "GB/s", "raw GB/s", "ratio"];
 /// The number of columns of words, which precede those of figures.
 const WORDS: usize = 2;
@@ -17,7 +18,7 @@ pub struct Markdown {
     /// What the heading says of all rows; it is left out of their states.
     setting: String,
     /// The kind of figures in the current table.
-    begun: Option<bool>,
+    begun: Option<Kind>,
 }
 
 impl Markdown {
@@ -28,14 +29,18 @@ impl Markdown {
 
     /// Returns the lines of a row, after the head of a table if its kind of figures needs a new one.
     pub fn lines(&mut self, row: &Row) -> String {
-        let is_time = matches!(row.figures, Figures::Time { .. });
+        let kind = row.figures.kind();
         let mut text = String::new();
-        if self.begun != Some(is_time) {
+        if self.begun != Some(kind) {
             if self.begun.is_some() {
                 text.push('\n');
             }
-            text += &head(if is_time { &TIMES } else { &BANDWIDTHS });
-            self.begun = Some(is_time);
+            text += &head(match kind {
+                Kind::Time => &TIMES,
+                Kind::Mean => &MEANS,
+                Kind::Bandwidth => &BANDWIDTHS,
+            });
+            self.begun = Some(kind);
         }
         let state = state_without(&self.setting, row);
         let cells = [row.name.as_str(), state].map(escaped).into_iter().chain(figures(row));
@@ -55,6 +60,7 @@ fn figures(row: &Row) -> Vec<String> {
         Figures::Time { p50_us, p99_us, raw_us, raw_p99_us, .. } => {
             vec![number(p50_us), optional(raw_us), optional(row.ratio), number(p99_us), optional(raw_p99_us)]
         }
+        Figures::Mean { mean_us } => vec![number(mean_us)],
         Figures::Bandwidth { gb_per_s, raw_gb_per_s } => {
             vec![number(gb_per_s), optional(raw_gb_per_s), optional(row.ratio)]
         }

@@ -21,6 +21,7 @@ mod program;
 mod raw;
 mod samples;
 mod shared;
+pub mod stages;
 mod streams;
 mod table;
 mod told;
@@ -71,6 +72,11 @@ pub struct Row {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Figures {
+    /// The mean time of a part of an operation, in microseconds: means of parts add up.
+    Mean {
+        /// The mean.
+        mean_us: f64,
+    },
     /// The times of single operations, in microseconds.
     Time {
         /// The median.
@@ -91,6 +97,24 @@ pub enum Figures {
         /// Without Hiroba.
         raw_gb_per_s: Option<f64>,
     },
+}
+
+/// The kind of a row's figures; each has a table of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Time,
+    Mean,
+    Bandwidth,
+}
+
+impl Figures {
+    fn kind(self) -> Kind {
+        match self {
+            Figures::Time { .. } => Kind::Time,
+            Figures::Mean { .. } => Kind::Mean,
+            Figures::Bandwidth { .. } => Kind::Bandwidth,
+        }
+    }
 }
 
 /// What a node writes to standard output.

@@ -47,6 +47,7 @@ pub fn serve_as_node(plan: &BenchPlan) -> Result<u8, Failure> {
                 Group::Stream => node.streams(),
                 Group::Release => node.releases(),
                 Group::Ports => node.ports(),
+                Group::Stages => node.stages(),
                 Group::Updates => node.updates(),
                 #[cfg(feature = "legs")]
                 Group::Legs => node.legs(),

@@ -83,6 +83,8 @@ pub enum Group {
     Release,
     /// Messages to ports.
     Ports,
+    /// Where the time of a message to a port goes.
+    Stages,
     /// Pages written while a node computes, and what remains to be sent at the release.
     Updates,
     /// Barriers, faults and locks of a C program.
@@ -106,6 +108,7 @@ impl Group {
         Group::Stream,
         Group::Release,
         Group::Ports,
+        Group::Stages,
         Group::Updates,
         Group::Program,
         Group::Diff,
@@ -124,6 +127,7 @@ impl Group {
             Group::Stream => "stream",
             Group::Release => "release",
             Group::Ports => "ports",
+            Group::Stages => "stages",
             Group::Updates => "updates",
             Group::Program => "program",
             Group::Diff => "diff",

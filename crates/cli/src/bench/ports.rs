@@ -16,7 +16,7 @@ const ANSWERS: [usize; 8] = [4, 64, 440, 441, 4096, 8192, 8193, 65_536];
 /// Pages of out-of-line data in a message; the paper's window caused dips at 9, 17 and 25.
 const PAGES: [usize; 10] = [1, 2, 4, 8, 9, 16, 17, 24, 25, 32];
 /// The id of the last request.
-const END: u32 = u32::MAX;
+pub const END: u32 = u32::MAX;
 
 /// A client of a port.
 pub struct Client {
@@ -25,7 +25,8 @@ pub struct Client {
     reply_port: Name,
 }
 
-fn must<T>(runtime: &Runtime, result: Result<T, PortError>) -> T {
+/// Returns the result of a call, or ends the job if it failed.
+pub fn must<T>(runtime: &Runtime, result: Result<T, PortError>) -> T {
     result.unwrap_or_else(|error| runtime.fatal(&format!("cannot measure ports: {error}")))
 }
 
@@ -36,7 +37,8 @@ fn named(runtime: &Runtime, call: Call) -> Name {
     }
 }
 
-fn inline(bytes: usize) -> Message {
+/// Makes a message of `bytes` bytes.
+pub fn inline(bytes: usize) -> Message {
     let types = vec![DataType { name: 0, element_bytes: 1, count: bytes as u32 }];
     Message { types, inline: vec![7; bytes], ..Message::default() }
 }
@@ -53,7 +55,8 @@ impl Client {
         Client { runtime, to, reply_port: named(runtime, Call::AllocatePort) }
     }
 
-    fn ask(&self, message: Message) -> Box<Received> {
+    /// Sends a message and waits for the answer.
+    pub fn ask(&self, message: Message) -> Box<Received> {
         let call = Call::Rpc {
             to: self.to,
             message,
@@ -74,7 +77,7 @@ impl Client {
     }
 
     /// Measures round trips with an answer of `answer_bytes` bytes.
-    fn round_trips(&self, answer_bytes: usize, times: usize) -> Taken {
+    pub fn round_trips(&self, answer_bytes: usize, times: usize) -> Taken {
         Taken::each(times, WARM_UP, |_| {
             let answer = self.ask(Message { id: answer_bytes as u32, ..inline(4) });
             assert_eq!(answer.inline.len(), answer_bytes, "an answer has the length that was asked for");
@@ -156,7 +159,7 @@ impl Node<'_> {
     }
 
     /// Makes the client measure a port that the home serves.
-    fn by_port<T>(&mut self, measure: impl FnOnce(&Client) -> T) -> Option<T> {
+    pub fn by_port<T>(&mut self, measure: impl FnOnce(&Client) -> T) -> Option<T> {
         const NAME: &str = "hiroba bench";
         let mut result = None;
         if self.is_home() {

@@ -58,6 +58,13 @@ impl Taken {
         self.percentile_us(50)
     }
 
+    /// Returns the mean of the middle half in microseconds; 0 if there are no times.
+    pub fn middle_mean_us(&self) -> f64 {
+        let quarter = self.nanos.len() / 4;
+        let middle = &self.nanos[quarter..self.nanos.len() - quarter];
+        middle.iter().sum::<f64>() / middle.len().max(1) as f64 / 1000.0
+    }
+
     /// Returns a percentile in microseconds; 0 if there are no times.
     pub fn percentile_us(&self, percent: usize) -> f64 {
         let index = (self.nanos.len() * percent / 100).min(self.nanos.len().saturating_sub(1));
@@ -74,6 +81,8 @@ mod tests {
         let taken = Taken::new((1..=100).rev().map(|n| f64::from(n) * 1000.0).collect(), 0);
         assert_eq!((taken.median_us(), taken.percentile_us(99)), (51.0, 100.0));
         assert_eq!(Taken::new(vec![], 0).median_us(), 0.0);
+        assert_eq!(Taken::new(vec![9000.0, 1000.0, 2000.0, 4000.0], 0).middle_mean_us(), 3.0);
+        assert_eq!(Taken::new(vec![], 0).middle_mean_us(), 0.0);
         assert_eq!(Taken::new(vec![7000.0], 0).percentile_us(99), 7.0);
     }
 

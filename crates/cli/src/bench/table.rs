@@ -5,12 +5,13 @@
 
 use std::fmt::Write;
 
-use super::{Figures, Row};
+use super::{Figures, Kind, Row};
 use crate::columns::broken;
 
 /// The heads of the columns of figures, and their widths.
 const TIMES: [(&str, usize); 7] =
     [("p50 µs", 8), ("raw", 7), ("ratio", 6), ("p99 µs", 8), ("raw", 7), ("ratio", 6), ("times", 6)];
+const MEANS: [(&str, usize); 2] = [("mean µs", 8), ("times", 40)];
 const BANDWIDTHS: [(&str, usize); 4] = [("GB/s", 8), ("raw", 7), ("ratio", 6), ("times", 27)];
 /// The width of all columns of figures.
 const FIGURES_WIDTH: usize = 48;
@@ -26,7 +27,7 @@ pub struct Table {
     setting: String,
     states_width: usize,
     /// What the last row measured, and the kind of its figures.
-    last: Option<(String, bool)>,
+    last: Option<(String, Kind)>,
 }
 
 impl Table {
@@ -39,25 +40,28 @@ impl Table {
 
     /// Returns the lines to print for a row, each with its newline.
     pub fn lines(&mut self, row: &Row) -> String {
-        let is_time = matches!(row.figures, Figures::Time { .. });
+        let kind = row.figures.kind();
+        let heads: &[(&str, usize)] = match kind {
+            Kind::Time => &TIMES,
+            Kind::Mean => &MEANS,
+            Kind::Bandwidth => &BANDWIDTHS,
+        };
         let mut text = String::new();
-        if self.last.as_ref().is_none_or(|(_, was_time)| *was_time != is_time) {
-            let heads: &[(&str, usize)] = if is_time { &TIMES } else { &BANDWIDTHS };
+        if self.last.as_ref().is_none_or(|(_, last)| *last != kind) {
             text.push('\n');
             self.line(&mut text, "", heads.iter().copied());
         }
-        if self.last.as_ref().is_none_or(|last| *last != (row.name.clone(), is_time)) {
+        if self.last.as_ref().is_none_or(|last| *last != (row.name.clone(), kind)) {
             let _ = writeln!(text, "{}", row.name);
         }
-        self.last = Some((row.name.clone(), is_time));
+        self.last = Some((row.name.clone(), kind));
         let states = broken(state_without(&self.setting, row), self.states_width - 1);
         let (last, first) = states.split_last().map_or(("", &[][..]), |(last, first)| (last, first));
         for state in first {
             let _ = writeln!(text, "{INDENT}{state}");
         }
-        let widths = if is_time { &TIMES[..] } else { &BANDWIDTHS };
         let cells = cells(row);
-        self.line(&mut text, last, cells.iter().map(String::as_str).zip(widths.iter().map(|head| head.1)));
+        self.line(&mut text, last, cells.iter().map(String::as_str).zip(heads.iter().map(|head| head.1)));
         text
     }
 
@@ -89,6 +93,7 @@ fn cells(row: &Row) -> Vec<String> {
             optional(ratio_p99),
             times,
         ],
+        Figures::Mean { mean_us } => vec![number(mean_us), times],
         Figures::Bandwidth { gb_per_s, raw_gb_per_s } => {
             vec![number(gb_per_s), optional(raw_gb_per_s), ratio, times]
         }

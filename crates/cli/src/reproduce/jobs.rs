@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use hiroba_trace::RunStatistics;
 
+use super::Scale;
 use super::children::{Children, Ended};
 use super::programs::{Program, write_headers};
 use super::report::Measured;
 use super::stopped::Stopped;
 use super::watch::Watch;
+use crate::bench;
 use crate::core_share::{ENOUGH, least_with_cores};
 use crate::failure::Failure;
 use crate::run::remarks;
@@ -222,6 +224,38 @@ impl<'a> Workshop<'a> {
         Ok(results)
     }
 
+    /// Runs a group of `hiroba bench` on two nodes, and returns its rows.
+    pub fn bench(
+        &self,
+        group: &str,
+        fabric: &str,
+        scale: Scale,
+        watch: &mut Watch,
+    ) -> Result<Vec<bench::Row>, Stopped> {
+        let file = self.directory.join(ROWS);
+        let mut command = Command::new(&self.hiroba);
+        command.args(["bench", group, "--fabric", fabric, "--json"]).arg(&file);
+        if scale != Scale::Full {
+            command.arg("--quick");
+        }
+        let tell = &mut |line: &str| {
+            if !line.starts_with(MEASURING) {
+                watch.pass_on(line);
+            }
+        };
+        let failed = |what: String| {
+            Stopped::Failed(Failure::new(format!("cannot measure {group} over {fabric}: {what}")))
+        };
+        match self.children.call(command, tell)? {
+            Ended { status: 0, .. } => {}
+            Ended { status, .. } => {
+                return Err(failed(format!("expected status 0, got {status}; its messages are above")));
+            }
+        }
+        let text = std::fs::read_to_string(&file)?;
+        serde_json::from_str(&text).map_err(|error| failed(error.to_string()))
+    }
+
     /// Returns the least share of a core that a node of the last job got.
     fn share_of_job(&self) -> Option<f64> {
         let text = std::fs::read_to_string(self.directory.join(ACCOUNT)).ok()?;
@@ -273,6 +307,10 @@ impl<'a> Workshop<'a> {
 
 /// The file in which a job writes its account.
 const ACCOUNT: &str = "account.json";
+/// The file in which a measurement writes its rows.
+const ROWS: &str = "rows.json";
+/// What a measurement says of itself.
+const MEASURING: &str = "hiroba: measuring: ";
 
 /// The remaining runs, and how long they may take.
 struct Left {

@@ -142,6 +142,36 @@ fn bandwidths_are_rows_of_their_own_kind() {
 }
 
 #[test]
+fn the_stages_of_a_message_add_up_to_its_time() {
+    for fabric in ["shm", "udp", "tcp"] {
+        let rows = rows(&["--fabric", fabric, "stages"]);
+        let mean = |state: &str| {
+            let row = rows.iter().find(|row| row["state"] == state).unwrap_or_else(|| panic!("no {state}"));
+            assert!(row["repetitions"].as_u64().is_some_and(|messages| messages >= 100), "{row}");
+            row["mean_us"].as_f64().expect("a number")
+        };
+        let whole = mean("whole, from call to return");
+        let is_stage = |row: &&Value| !matches!(row["state"].as_str(), Some(state) if state.starts_with("whole") || state.starts_with("half"));
+        let stages: Vec<f64> =
+            rows.iter().filter(is_stage).map(|row| row["mean_us"].as_f64().expect("a number")).collect();
+        assert!(stages.len() >= 10 && stages.iter().all(|us| *us >= 0.0), "{rows:?}");
+        let sum: f64 = stages.iter().sum();
+        assert!((sum - whole).abs() < 1e-6 * whole, "{sum} is not {whole}: {rows:?}");
+        for stage in ["sender: publish", "sender: engine", "sender: queue", "under way"] {
+            mean(stage);
+        }
+        for stage in
+            ["receiver: link", "receiver: engine", "receiver: wake", "receiver: leave", "time stamps"]
+        {
+            mean(stage);
+        }
+        let is_sealed = rows.iter().any(|row| row["state"] == "sender: seal");
+        assert_eq!(is_sealed, fabric != "shm", "{rows:?}");
+        mean("half a round trip without time stamps");
+    }
+}
+
+#[test]
 fn a_measurement_that_is_killed_takes_its_job_with_it() {
     let mark = mark("bench-killed");
     let mut child = start(hiroba(&["bench", "lock"]).env("HIROBA_TEST_MARK", &mark));

@@ -44,7 +44,7 @@ fn tables(paper: &str) -> Vec<Value> {
         "000" => ("hiroba: datagrams there and back\n", 4),
         "001" => ("hiroba: compiling functions\n", 4),
         "002" => ("hiroba: the model: normal and shared\n", 2),
-        _ => ("hiroba: compiling messages\n", 0),
+        _ => ("hiroba: compiling messages\n", 2),
     };
     assert!(called.stderr.starts_with(first), "and what it does, at once: {}", called.stderr);
     let wide = called.stdout.lines().find(|line| line.chars().count() > 80);
@@ -148,6 +148,24 @@ fn messages_by_size_and_by_pages_stand_beside_the_paper() {
             "{figures:?}"
         );
     }
+    let stages = rows_of(&tables, "figure 6");
+    assert_eq!(stages.len(), 3 * (8 + 3));
+    for fabric in ["shm", "udp", "tcp"] {
+        let of = |column: &str| {
+            let row = stages.iter().find(|row| row["line"] == fabric && row["column"] == column);
+            row.and_then(|row| row["measured"].as_f64()).unwrap_or_else(|| panic!("{fabric}: {column}"))
+        };
+        let line = stages.iter().filter(|row| row["line"] == fabric);
+        let parts: f64 = line.take(8 + 1).filter_map(|row| row["measured"].as_f64()).sum();
+        assert!((parts - of("whole")).abs() < 1e-6 * of("whole"), "with time stamps: {stages:?}");
+        assert!(of("sender's engine") > 0.0 && of("unstamped") > 0.0, "{stages:?}");
+        assert_eq!(of("seal, open") > 0.0, fabric != "shm", "{stages:?}");
+    }
+    let shares = rows_of(&tables, "figure 6, shares");
+    let notices = shares.iter().filter(|row| row["line"] == "Message Accepted");
+    assert!(notices.clone().count() == 3 && notices.clone().all(|row| row["measured"].is_null()));
+    let percents: f64 = shares.iter().filter_map(|row| row["measured"].as_f64()).sum();
+    assert!((percents - 300.0).abs() < 1e-6, "{shares:?}");
 }
 
 #[test]

@@ -38,6 +38,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant as Clock};
 
 use hiroba_base::NodeId;
+use hiroba_base::legs::{self, Leg};
 use rustix::event::epoll;
 
 use self::bell::Bells;
@@ -238,6 +239,7 @@ impl ShmFabric {
             if index != self.local.index() && !inbound.rings[index].is_empty(self.own_board()) {
                 inbound.first = index + 1;
                 turn = Turn::Something;
+                legs::end(Leg::Receive);
                 self.empty_ring(inbound, NodeId(index as u16), deliver)?;
             }
         }
@@ -263,11 +265,13 @@ impl ShmFabric {
                 Taken::Piece => {}
                 Taken::Message(length) => {
                     self.count_received();
+                    legs::end(Leg::Link);
                     deliver(from, &inbound.buffer[..length]);
                 }
                 Taken::LongMessage => {
                     self.count_received();
                     let message = ring.long();
+                    legs::end(Leg::Link);
                     deliver(from, &message);
                     inbound.rings[from.index()].recycle(message);
                 }
@@ -348,6 +352,7 @@ impl ShmFabric {
             let whole = sending.ring.push(board, &mut message).inspect_err(|nonsense| self.fail(nonsense));
             outbound.tail.store(sending.ring.tail(), Ordering::Relaxed);
             if whole.unwrap_or(false) {
+                legs::end(Leg::Queue);
                 return;
             }
         }
@@ -523,6 +528,7 @@ impl Fabric for ShmFabric {
 
     fn push(&self, to: NodeId) {
         self.bells.ring_soon(to, &self.boards[to.index()]);
+        legs::end(Leg::Send);
     }
 
     fn begin_expecting(&self) {

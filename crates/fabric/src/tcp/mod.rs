@@ -12,7 +12,6 @@
 //! messages may be lost with it. Messages to such a peer are dropped, and the peer is reported as silent. If
 //! the bytes received cannot be the peer's records, every later poll fails and names the cause. Otherwise the
 //! peer would be reported as silent seconds later, which would hide the cause.
-//! then on and names the cause, for silence would be told seconds later, as something else.
 
 mod doors;
 mod handshake;
@@ -30,6 +29,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant as Clock};
 
 use hiroba_base::NodeId;
+use hiroba_base::legs::{self, Leg};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
@@ -273,6 +273,7 @@ impl TcpFabric {
         match recv(socket, &mut arrivals.buffer[kept_bytes..], RecvFlags::DONTWAIT) {
             Ok((_, 0)) => self.break_off(inbound, node)?,
             Ok((_, got)) => {
+                legs::end(Leg::Receive);
                 arrivals.buffer[..kept_bytes].copy_from_slice(link.incoming.kept());
                 link.incoming.keep(&[]);
                 (arrivals.from, arrivals.records, arrivals.frames) = (node, 0..kept_bytes + got, 0..0);
@@ -315,6 +316,7 @@ impl TcpFabric {
                 match frame {
                     Frame::Message(bytes) => {
                         self.messages_received.fetch_add(1, Ordering::Relaxed);
+                        legs::end(Leg::Link);
                         deliver(*from, bytes);
                     }
                     Frame::Part => {}
@@ -334,6 +336,7 @@ impl TcpFabric {
             *frames = records.start + opened.start..records.start + opened.end;
             records.start += end;
             peer.is_heard();
+            legs::end(Leg::Open);
         }
     }
 
@@ -541,6 +544,7 @@ impl Fabric for TcpFabric {
                 self.transmit(to, &mut outbound);
             }
         }
+        legs::end(Leg::Queue);
         true
     }
 

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use hiroba_base::legs::{self, Leg};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 
@@ -139,6 +140,7 @@ impl Outbound {
         let State::Open(key) = &mut self.state else { return Flushed::Broken };
         while self.outgoing.len() > 0 {
             self.outgoing.seal(key, RECORDS_AT_ONCE);
+            legs::end(Leg::Seal);
             let mut slices = [IoSlice::new(&[]); RECORDS_AT_ONCE];
             let count = self.outgoing.sealed(&mut slices);
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -146,6 +148,7 @@ impl Outbound {
                 [one] => send(socket, one, flags),
                 several => sendmsg(socket, several, &mut SendAncillaryBuffer::default(), flags),
             };
+            legs::end(Leg::Send);
             match sent {
                 Ok(bytes) => {
                     self.outgoing.advance(bytes);

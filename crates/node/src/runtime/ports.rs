@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hiroba_base::legs::{self, Leg};
 use hiroba_base::{Instant, NodeId};
 use hiroba_ports::{
     Call, Config, Disposition, Effect, Engine, Message, Name, Outcome, Patience, PortError, Received,
@@ -140,6 +141,7 @@ impl Runtime {
         regions: &mut Vec<Vec<u8>>,
     ) -> Result<Outcome, PortError> {
         self.tell_destination(name, &mut call);
+        legs::end(Leg::Publish);
         let patience = patience_of(&call);
         let signals = SignalsDeferred::defer();
         let waiter = self.waiter(Purpose::Call);
@@ -150,7 +152,9 @@ impl Runtime {
         let begun = self.at_desk(|desk, now| {
             let ticket = desk.next_ticket;
             desk.next_ticket += 1;
+            legs::end(Leg::Enter);
             desk.engine.call(ticket, call, now);
+            legs::end(Leg::Engine);
             self.carry_out_ports(desk);
             match desk.results.remove(&ticket) {
                 Some(result) => {
@@ -198,6 +202,7 @@ impl Runtime {
         let polls = Cell::new(0u32);
         let done = || {
             if slot.take().is_some() {
+                legs::end(Leg::Wake);
                 return Some(());
             }
             polls.set(polls.get().wrapping_add(1));
@@ -348,6 +353,7 @@ impl Runtime {
                     desk.results.insert(ticket, result);
                     if let Some(waiter) = desk.waiting.remove(&ticket) {
                         self.threads.get(waiter).answer(Answer::Port);
+                        legs::end(Leg::Host);
                     }
                 }
             }
@@ -356,6 +362,7 @@ impl Runtime {
 
     fn send_packet(&self, to: NodeId, bytes: &[u8], tail: Option<&Tail>) {
         let tail = tail.map_or(&[][..], Tail::bytes);
+        legs::end(Leg::Host);
         self.send_to(to, &[&hiroba_wire::Message::ports_head(bytes.len() + tail.len()), bytes, tail]);
     }
 
@@ -371,9 +378,11 @@ impl Runtime {
     }
 
     fn hear_packet(&self, desk: &mut Desk, from: NodeId, bytes: &[u8], now: Instant) {
+        legs::end(Leg::Enter);
         if let Err(error) = desk.engine.handle_message(from, bytes, now) {
             self.fatal(&format!("a packet of ports from node {from} breaks the protocol: {error}"));
         }
+        legs::end(Leg::Engine);
     }
 
     /// Makes packets from this node wait, because the engine keeps a publication of it back. The core's lock
