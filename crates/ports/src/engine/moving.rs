@@ -217,6 +217,8 @@ impl Engine {
         if let Some(body) = self.body(port) {
             (body.no_senders, body.port_destroyed) = (no_senders, port_destroyed);
         }
+        // The former node may have been informed when the port had left it.
+        self.skip_lost(port);
         self.resume(port);
         HeldRight::Receive(port, wire.journey)
     }
@@ -249,6 +251,8 @@ impl Engine {
             }
         }
         self.report_anew(port);
+        // A death may have taken effect while the port was on its way.
+        self.skip_lost(port);
         self.resume(port);
     }
 

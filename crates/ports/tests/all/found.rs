@@ -689,3 +689,49 @@ fn word_of_a_death_may_overtake_the_answer_of_the_node_that_was_asked() {
     ];
     runs_with(2, 4, 10370293198994648628, &ops);
 }
+
+/// The node that died had been asked for the first of its messages. The port left for this node before the
+/// node where it was could be told that the message was lost.
+#[test]
+fn who_gets_a_port_counts_without_its_own_messages_that_were_lost() {
+    let ops = [
+        Op::Allocate { node: 54 },
+        Op::Deliver { packets: 1 },
+        Op::Receive { node: 154, from: 0, waits: false },
+        Op::Send { node: 39, to: 27, rights: vec![(31, 20), (152, 11), (100, 255)], size: 151, waits: 32 },
+        Op::Send { node: 24, to: 82, rights: vec![(236, 5), (2, 50)], size: 122, waits: 40 },
+        Op::Receive { node: 12, from: 0, waits: true },
+        Op::Send { node: 239, to: 127, rights: vec![], size: 178, waits: 52 },
+        Op::Allocate { node: 105 },
+        Op::Send { node: 36, to: 55, rights: vec![(76, 0), (0, 0), (4, 221)], size: 91, waits: 0 },
+        Op::Deliver { packets: 156 },
+        Op::Deliver { packets: 156 },
+        Op::Send { node: 234, to: 0, rights: vec![(146, 152), (133, 31), (16, 128)], size: 110, waits: 0 },
+        Op::Send { node: 40, to: 106, rights: vec![], size: 0, waits: 4 },
+        Op::Send { node: 88, to: 89, rights: vec![(108, 49), (15, 14), (65, 83)], size: 108, waits: 16 },
+        Op::Send { node: 147, to: 88, rights: vec![(131, 0)], size: 0, waits: 244 },
+        Op::Receive { node: 72, from: 0, waits: true },
+        Op::Deliver { packets: 208 },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::Allocate { node: 29 },
+        Op::Deliver { packets: 252 },
+        Op::Send { node: 0, to: 0, rights: vec![(6, 0), (0, 0)], size: 0, waits: 0 },
+        Op::Send { node: 237, to: 80, rights: vec![], size: 0, waits: 20 },
+        Op::Send { node: 132, to: 0, rights: vec![(69, 7)], size: 0, waits: 16 },
+        Op::Deliver { packets: 67 },
+        Op::Receive { node: 75, from: 138, waits: false },
+        Op::Send { node: 138, to: 133, rights: vec![(9, 0)], size: 0, waits: 0 },
+        Op::Deliver { packets: 49 },
+        Op::Kill { node: 106 },
+        Op::Allocate { node: 0 },
+        Op::Send { node: 43, to: 0, rights: vec![(63, 0)], size: 0, waits: 96 },
+        Op::GiveUp { node: 0, name: 109, whole: false },
+        Op::Deliver { packets: 55 },
+        Op::Allocate { node: 0 },
+        Op::Deliver { packets: 26 },
+        Op::Send { node: 110, to: 66, rights: vec![], size: 0, waits: 0 },
+        Op::Deliver { packets: 5 },
+        Op::Receive { node: 3, from: 0, waits: false },
+    ];
+    runs_with(4, 5, 9_058_979_161_727_936_175, &ops);
+}
