@@ -6,11 +6,11 @@
 //!
 //! **Happens-before** is the transitive closure of program order, of a lock's release before its next
 //! acquire, of everything before a meeting before everything after it (for the threads that take part), and
-//! of a publication before its receipt. Two accesses to one byte **conflict** if one of them is a store. A
-//! program whose conflicting accesses are all ordered is data-race-free, and must behave as on one machine:
-//! every load returns, byte by byte, what the latest store that happens before it has written. Pairs that are
-//! not ordered are reported as races, and loads of such bytes are not checked until a store that is ordered
-//! after all of them.
+//! of a publication before its receipt, and of the sending of a message to a port before its receipt. Two
+//! accesses to one byte **conflict** if one of them is a store. A program whose conflicting accesses are all
+//! ordered is data-race-free, and must behave as on one machine: every load returns, byte by byte, what the
+//! latest store that happens before it has written. Pairs that are not ordered are reported as races, and
+//! loads of such bytes are not checked until a store that is ordered after all of them.
 //!
 //! Words used by atomic operations have a total order of operations, and each must find what the previous one
 //! left. A plain load must not be older than the latest operation that happens before it, even if that one
@@ -110,6 +110,8 @@ enum Awaited {
     Turn(LockId, u64),
     Meeting(u64),
     Publication(Publication),
+    /// The node that sends a message to a port, and how many it had sent before.
+    Post(NodeId, u64),
 }
 
 /// Sender, receiver, and the number of earlier ones.
@@ -159,6 +161,7 @@ struct Judge<'a> {
     next: Vec<usize>,
     released: FxHashMap<LockId, (u64, Clock)>,
     published: FxHashMap<Publication, Clock>,
+    posted: FxHashMap<(NodeId, u64), Clock>,
     /// By epoch, the participating threads that have not arrived.
     absent: FxHashMap<u64, usize>,
     /// By epoch, the threads that have arrived.
@@ -188,6 +191,7 @@ impl<'a> Judge<'a> {
             next: vec![0; threads],
             released: FxHashMap::default(),
             published: FxHashMap::default(),
+            posted: FxHashMap::default(),
             absent: FxHashMap::default(),
             present: FxHashMap::default(),
             waiting: FxHashMap::default(),
@@ -263,6 +267,10 @@ impl<'a> Judge<'a> {
                 let is_known = self.published.contains_key(&publication);
                 (!is_known).then_some(Awaited::Publication(publication))
             }
+            Event::Taken { from, number } => {
+                let is_known = self.posted.contains_key(&(*from, *number));
+                (!is_known).then_some(Awaited::Post(*from, *number))
+            }
             Event::Met { epoch } => {
                 let present = self.present.entry(*epoch).or_default();
                 present.push(thread);
@@ -328,6 +336,15 @@ impl<'a> Judge<'a> {
             Event::PublicationSeen { from, count } => {
                 let clock = &self.published[&(*from, self.node_of(thread), *count)];
                 join(&mut self.clocks[thread], clock);
+            }
+            Event::Posted { number } => {
+                let post = (self.node_of(thread), *number);
+                self.posted.insert(post, self.clocks[thread].clone());
+                self.clocks[thread][thread] += 1;
+                self.wake(Awaited::Post(post.0, post.1));
+            }
+            Event::Taken { from, number } => {
+                join(&mut self.clocks[thread], &self.posted[&(*from, *number)]);
             }
             Event::Atomic { page, offset, turn, previous, .. } => {
                 self.atomic(position, address(page, offset), *turn, *previous);
@@ -566,6 +583,7 @@ impl<'a> Targets<'a> {
                 Event::PublicationSeen { from, count } => {
                     Awaited::Publication((*from, execution.threads[position.thread].node, *count))
                 }
+                Event::Taken { from, number } => Awaited::Post(*from, *number),
                 _ => continue,
             };
             of.entry(key).or_default().push(position);
@@ -578,6 +596,7 @@ impl<'a> Targets<'a> {
             Event::Released { lock, turn } => Some(Awaited::Turn(*lock, turn + 1)),
             Event::Met { epoch } => Some(Awaited::Meeting(*epoch)),
             Event::Published { to, count } => Some(Awaited::Publication((node, *to, *count))),
+            Event::Posted { number } => Some(Awaited::Post(node, *number)),
             _ => None,
         }
     }

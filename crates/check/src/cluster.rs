@@ -28,6 +28,7 @@ mod instructions;
 mod mapping;
 mod one_sided;
 mod options;
+mod ports;
 mod races;
 mod recording;
 mod schedule;
@@ -38,6 +39,7 @@ use self::mapping::Mappings;
 use self::one_sided::Board;
 use self::options::protocol_of;
 pub use self::options::{NetworkChoice, Options};
+use self::ports::Desk;
 use self::races::RaceWatch;
 pub use self::races::{FoundRace, RaceBug};
 use self::recording::Recorder;
@@ -145,8 +147,24 @@ enum Wait {
     Condition(LockId),
     Signal,
     Collective(Collective),
-    Publish { to: NodeId, tag: u16 },
-    Atomic { at: Address, into: Register },
+    Publish {
+        to: NodeId,
+        tag: u16,
+    },
+    Atomic {
+        at: Address,
+        into: Register,
+    },
+    /// For the port's node to be informed, before a message is posted.
+    Inform {
+        port: u8,
+        value: u64,
+        long: bool,
+    },
+    Post,
+    Take {
+        into: Register,
+    },
 }
 
 struct Thread {
@@ -283,6 +301,8 @@ pub struct Cluster<E> {
     limits: Limits,
     nodes: Vec<Node<E>>,
     threads: Vec<Thread>,
+    /// The nodes' ports, if the program has any.
+    desks: Vec<Desk>,
     network: Box<dyn Network>,
     mutation: Box<dyn Mutation>,
     schedule: Schedule,
@@ -346,6 +366,7 @@ impl<E: Engine> Cluster<E> {
             nodes,
             recorder: Recorder::new(options.record, program.nodes),
             threads,
+            desks: ports::open(program),
             network,
             mutation: options.mutation,
             schedule,
@@ -430,6 +451,9 @@ impl<E: Engine> Cluster<E> {
         let idle = thread.is_none() && self.network.is_empty();
         if !self.holds.is_empty() && (idle || self.schedule.chance(1, 16)) {
             self.end_a_hold()?;
+            return Ok(true);
+        }
+        if idle && self.time_passes()? {
             return Ok(true);
         }
         if !idle && (self.a_lull_comes()? || self.memory_is_short()?) {
@@ -582,6 +606,8 @@ impl<E: Engine> Cluster<E> {
                 node.mailbox.receive(from, *token);
                 return Ok(());
             }
+            Message::Ports { bytes } => return self.hear_packet(from, to, bytes),
+            Message::Publish { .. } if !self.mutation.hears_publications() => return Ok(()),
             Message::Publish { knowledge, .. }
                 if knowledge.epoch > node.collectives && self.mutation.keeps_back() =>
             {
@@ -600,6 +626,7 @@ impl<E: Engine> Cluster<E> {
         let node = &mut self.nodes[to.index()];
         if node.collectives > collectives {
             node.mailbox.catch_up();
+            return self.hear_kept_packets(to);
         }
         Ok(())
     }

@@ -87,6 +87,8 @@ pub(crate) fn concerns_memory(event: &Event) -> bool {
                 | Event::Met { .. }
                 | Event::Published { .. }
                 | Event::PublicationSeen { .. }
+                | Event::Posted { .. }
+                | Event::Taken { .. }
         )
 }
 
@@ -172,6 +174,8 @@ impl fmt::Display for Described<'_> {
             Event::PublicationSeen { from, count } => {
                 write!(f, "receipt of publication {count} from node {from}")
             }
+            Event::Posted { number } => write!(f, "sending of message {number}"),
+            Event::Taken { from, number } => write!(f, "receipt of message {number} from node {from}"),
             Event::Atomic { page, offset, turn, previous, current } => {
                 write!(f, "atomic operation {turn} at {}: {previous} to {current}", at(page, offset))
             }

@@ -18,6 +18,7 @@ pub mod lrc;
 pub mod mapping;
 pub mod moves;
 pub mod order;
+pub mod posts;
 pub mod sc;
 pub mod supplies;
 mod wrongs;
@@ -123,6 +124,16 @@ pub trait Mutation {
     /// Returns true if a block that is freed after a publication waits as long as the engine defers the
     /// publication.
     fn keeps_back(&mut self) -> bool {
+        true
+    }
+
+    /// Returns true if a node informs a port's node before one of its threads posts a message.
+    fn releases_before_post(&mut self) -> bool {
+        true
+    }
+
+    /// Returns true if a node hears what another one makes known to it.
+    fn hears_publications(&mut self) -> bool {
         true
     }
 

@@ -138,6 +138,22 @@ pub enum Instruction {
         /// The tag in `Publish`.
         tag: u16,
     },
+    /// Send a message to a port.
+    Post {
+        /// The port's index in [`Program::ports`].
+        port: u8,
+        /// What the message says.
+        value: u64,
+        /// Whether its data are too long to travel with the request.
+        long: bool,
+    },
+    /// Receive a message, waiting for it. The port must be one of the thread's node.
+    Take {
+        /// The port's index.
+        port: u8,
+        /// Receives what the message says.
+        into: Register,
+    },
     /// `register += value`.
     Add(Register, u64),
     /// `register += other`.
@@ -209,6 +225,8 @@ pub struct Program {
     pub regions: Vec<Region>,
     /// The threads; one node's threads are its waiters 0, 1, … in this order.
     pub threads: Vec<Script>,
+    /// The node of each port. Every node has rights to send to all of them.
+    pub ports: Vec<NodeId>,
 }
 
 impl Program {
@@ -225,12 +243,18 @@ impl Program {
 
     /// Returns a program on `nodes` nodes with any threads.
     pub fn on(nodes: u16, pages: u64, threads: Vec<Script>) -> Program {
-        Program { nodes, regions: vec![Region::new(0, pages, 1, Placement::Cyclic)], threads }
+        let regions = vec![Region::new(0, pages, 1, Placement::Cyclic)];
+        Program { nodes, regions, threads, ports: Vec::new() }
     }
 
     /// Replaces the regions.
     pub fn with_regions(self, regions: Vec<Region>) -> Program {
         Program { regions, ..self }
+    }
+
+    /// Replaces the ports by ports on these nodes.
+    pub fn with_ports(self, nodes: &[u16]) -> Program {
+        Program { ports: nodes.iter().copied().map(NodeId).collect(), ..self }
     }
 
     /// Returns the first granule number after all regions.
@@ -331,6 +355,21 @@ pub mod script {
     /// Wait for a publication.
     pub const fn await_published(from: u16) -> Instruction {
         Instruction::AwaitPublished { from: NodeId(from), tag: 0 }
+    }
+
+    /// Send a message that travels with its request, or a long one.
+    pub const fn send(port: u8, value: u64, long: bool) -> Instruction {
+        Instruction::Post { port, value, long }
+    }
+
+    /// Send a short message.
+    pub const fn post(port: u8, value: u64) -> Instruction {
+        send(port, value, false)
+    }
+
+    /// Receive a message.
+    pub const fn take(port: u8, into: u8) -> Instruction {
+        Instruction::Take { port, into: Register(into) }
     }
 
     /// Add to a register.

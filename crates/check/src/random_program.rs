@@ -114,7 +114,7 @@ pub fn generate(seed: u64, shape: Shape) -> Program {
         in_team: number < members,
         instructions,
     });
-    Program { nodes, threads: threads.collect(), regions: generator.regions }
+    Program { nodes, threads: threads.collect(), regions: generator.regions, ports: Vec::new() }
 }
 
 /// Makes pages of one granule, or of several sizes side by side.

@@ -171,6 +171,7 @@ impl Graph<'_> {
         let execution = self.execution;
         let mut released = FxHashMap::default();
         let mut published = FxHashMap::default();
+        let mut posted = FxHashMap::default();
         let mut met: FxHashMap<u64, Vec<Position>> = FxHashMap::default();
         let mut atomics: FxHashMap<Location, Vec<(u64, Position)>> = FxHashMap::default();
         for (position, event) in execution.events() {
@@ -178,6 +179,9 @@ impl Graph<'_> {
                 Event::Released { lock, turn } => _ = released.insert((*lock, turn + 1), position),
                 Event::Published { to, count } => {
                     published.insert((self.node_of(position), *to, *count), position);
+                }
+                Event::Posted { number } => {
+                    posted.insert((self.node_of(position), *number), position);
                 }
                 Event::Met { epoch } => met.entry(*epoch).or_default().push(position),
                 Event::Atomic { page, offset, turn, .. } => {
@@ -193,6 +197,7 @@ impl Graph<'_> {
                 Event::PublicationSeen { from, count } => {
                     published.get(&(*from, self.node_of(position), *count))
                 }
+                Event::Taken { from, number } => posted.get(&(*from, *number)),
                 _ => None,
             };
             if let Some(before) = before {

@@ -7,10 +7,13 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use clap::Args;
-use hiroba_base::{PageRange, PageSize};
-use hiroba_check::litmus::{Litmus, catalogue, sequential};
+use hiroba_base::{NodeId, PageRange, PageSize};
+use hiroba_check::litmus::{Litmus, catalogue, posts, sequential};
 use hiroba_check::program::{Address, GRANULE_BYTES, Instruction, Program, REGISTERS, Register, Width};
 use hiroba_check::random_program::{Shape, generate};
+use hiroba_node::ports::{
+    Call, DataType, Disposition, Message, Name, Outcome, Patience, PortError, RightToSend, service,
+};
 use hiroba_node::{Protocol, Runtime};
 use hiroba_wire::Collective;
 
@@ -76,14 +79,16 @@ pub fn litmus(arguments: &LitmusArguments) -> Result<u8, Failure> {
         )));
     }
     let memory = Memory::allocate(runtime, &program, &under, arguments.large_pages);
-    take_part(runtime, &program, &memory);
+    let ports = open_ports(runtime, &program.ports);
+    take_part(runtime, &program, &memory, &ports);
     runtime.leave();
     Ok(0)
 }
 
-/// Returns the catalogue, and the programs that distinguish sequential consistency from weaker models.
+/// Returns the catalogue, the programs that distinguish sequential consistency from weaker models, and those
+/// that pass messages to ports.
 fn programs() -> impl Iterator<Item = Litmus> {
-    catalogue().into_iter().chain(sequential())
+    catalogue().into_iter().chain(sequential()).chain(posts())
 }
 
 fn program_of(arguments: &LitmusArguments) -> Result<Program, Failure> {
@@ -178,9 +183,43 @@ impl Memory {
     }
 }
 
+/// A port of the program.
+#[derive(Clone, Copy, Debug)]
+struct Port {
+    name: Name,
+    is_here: bool,
+}
+
+/// Makes the program's ports that are on this node, and gets rights to send to the others.
+fn open_ports(runtime: &Runtime, homes: &[NodeId]) -> Vec<Port> {
+    let ask = |id, number: usize, rights| {
+        let name = format!("litmus {number}");
+        must(runtime, runtime.ask_port_names("litmus", id, name.as_bytes(), rights, Patience::Endless))
+    };
+    let open = |(number, home): (usize, &NodeId)| {
+        let is_here = *home == runtime.node();
+        if !is_here {
+            let rights = ask(service::LOOK_UP_WAITING, number, Vec::new()).rights;
+            let Some(right) = rights.first() else { runtime.fatal("the name service gave no right") };
+            return Port { name: right.name, is_here };
+        }
+        let name = match must(runtime, runtime.port_call("litmus", Call::AllocatePort)) {
+            Outcome::Name(name) => name,
+            other => runtime.fatal(&format!("expected a port's name, got {other:?}")),
+        };
+        ask(service::REGISTER, number, vec![RightToSend { name, disposition: Disposition::MakeSend }]);
+        Port { name, is_here }
+    };
+    homes.iter().enumerate().map(open).collect()
+}
+
+fn must<T>(runtime: &Runtime, result: Result<T, PortError>) -> T {
+    result.unwrap_or_else(|error| runtime.fatal(&format!("cannot run the litmus program: {error}")))
+}
+
 /// Runs this node's threads: its team as `hiroba_run` does, the others as threads that a program creates
 /// itself.
-fn take_part(runtime: &'static Runtime, program: &Program, memory: &Memory) {
+fn take_part(runtime: &'static Runtime, program: &Program, memory: &Memory, ports: &[Port]) {
     let mine = program.threads.iter().filter(|script| script.node == runtime.node());
     let (team, foreign): (Vec<_>, Vec<_>) = mine.partition(|script| script.in_team);
     std::thread::scope(|scope| {
@@ -189,11 +228,11 @@ fn take_part(runtime: &'static Runtime, program: &Program, memory: &Memory) {
                 if let Err(error) = runtime.prepare_thread() {
                     runtime.fatal(&error.to_string());
                 }
-                Thread::new(runtime, memory).run(&script.instructions);
+                Thread::new(runtime, memory, ports).run(&script.instructions);
                 runtime.finish_thread();
             });
         }
-        runtime.run(|number| Thread::new(runtime, memory).run(&team[number as usize].instructions));
+        runtime.run(|number| Thread::new(runtime, memory, ports).run(&team[number as usize].instructions));
     });
 }
 
@@ -201,12 +240,13 @@ fn take_part(runtime: &'static Runtime, program: &Program, memory: &Memory) {
 struct Thread<'a> {
     runtime: &'static Runtime,
     memory: &'a Memory,
+    ports: &'a [Port],
     registers: [u64; REGISTERS],
 }
 
 impl<'a> Thread<'a> {
-    fn new(runtime: &'static Runtime, memory: &'a Memory) -> Thread<'a> {
-        Thread { runtime, memory, registers: [0; REGISTERS] }
+    fn new(runtime: &'static Runtime, memory: &'a Memory, ports: &'a [Port]) -> Thread<'a> {
+        Thread { runtime, memory, ports, registers: [0; REGISTERS] }
     }
 
     fn run(mut self, instructions: &[Instruction]) {
@@ -257,11 +297,41 @@ impl<'a> Thread<'a> {
             }
             Instruction::JumpUnless { register, is, to } if self.get(*register) != *is => return *to,
             Instruction::JumpUnless { .. } => {}
+            Instruction::Post { port, value, long } => self.post(*port, *value, *long),
+            Instruction::Take { port, into } => {
+                let value = self.take(*port);
+                self.set(*into, value);
+            }
             Instruction::Publish { .. } | Instruction::AwaitPublished { .. } => {
                 unreachable!("such programs are refused")
             }
         }
         at_index + 1
+    }
+
+    /// Sends a message that says a value.
+    fn post(&self, port: u8, value: u64, long: bool) {
+        const LONG_BYTES: usize = 9 << 10;
+        let Port { name, is_here } = self.ports[usize::from(port)];
+        let disposition = if is_here { Disposition::MakeSend } else { Disposition::CopySend };
+        let mut inline = value.to_le_bytes().to_vec();
+        inline.resize(if long { LONG_BYTES } else { inline.len() }, 0);
+        let types = vec![DataType { name: 0, element_bytes: 1, count: inline.len() as u32 }];
+        let message = Message { types, inline, ..Message::default() };
+        let to = RightToSend { name, disposition };
+        let call = Call::Send { to, message, patience: Patience::Endless, notify: None };
+        must(self.runtime, self.runtime.port_call("litmus", call));
+    }
+
+    /// Receives a message and returns what it says.
+    fn take(&self, port: u8) -> u64 {
+        let from = self.ports[usize::from(port)].name;
+        let call = Call::Receive { from, bytes_max: None, patience: Patience::Endless };
+        let value = match must(self.runtime, self.runtime.port_call("litmus", call)) {
+            Outcome::Received(received) => received.inline.first_chunk().copied().map(u64::from_le_bytes),
+            _ => None,
+        };
+        value.unwrap_or_else(|| self.runtime.fatal("expected a message that says a value"))
     }
 
     fn get(&self, register: Register) -> u64 {

@@ -113,6 +113,11 @@ impl Encoder {
                 self.node(*node);
                 self.put(*count);
             }
+            Event::Posted { number } => self.put(*number),
+            Event::Taken { from, number } => {
+                self.node(*from);
+                self.put(*number);
+            }
             Event::Atomic { page, offset, turn, previous, current } => {
                 self.page(*page);
                 self.put(u64::from(*offset));
@@ -266,6 +271,8 @@ fn tag_of(event: &Event) -> u8 {
         Event::Met { .. } => 6,
         Event::Published { .. } => 7,
         Event::PublicationSeen { .. } => 8,
+        Event::Posted { .. } => 21,
+        Event::Taken { .. } => 22,
         Event::Atomic { .. } => 9,
         Event::Load { .. } => 10,
         Event::Store { .. } => 11,
@@ -350,6 +357,8 @@ impl Decoder {
             6 => Event::Met { epoch: self.varint()? },
             7 => Event::Published { to: self.node()?, count: self.varint()? },
             8 => Event::PublicationSeen { from: self.node()?, count: self.varint()? },
+            21 => Event::Posted { number: self.varint()? },
+            22 => Event::Taken { from: self.node()?, number: self.varint()? },
             9 => Event::Atomic {
                 page: self.page()?,
                 offset: self.offset(8)?,

@@ -141,6 +141,18 @@ pub enum Event {
         /// How many had arrived from there before.
         count: u64,
     },
+    /// The thread passes a message to a port: it is about to queue it.
+    Posted {
+        /// How many messages threads of this node had posted before.
+        number: u64,
+    },
+    /// The thread took such a message off its port.
+    Taken {
+        /// The node that sent it.
+        from: NodeId,
+        /// Its number there.
+        number: u64,
+    },
     /// The thread operated on an atomic word.
     Atomic {
         /// The word's granule.

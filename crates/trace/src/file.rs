@@ -13,7 +13,7 @@ use crate::{Event, MessageKind, Record, ThreadNumber};
 const MAGIC: [u8; 8] = *b"HirobaTr";
 
 /// The version of the format that this library writes and reads.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 /// The maximum length of a header.
 const HEADER_BYTES_MAX: u32 = 256 << 10;

@@ -95,6 +95,8 @@ fn ordering_fact() -> impl Strategy<Value = Event> {
         any::<u64>().prop_map(|epoch| Event::Met { epoch }),
         (node(), any::<u64>()).prop_map(|(to, count)| Event::Published { to, count }),
         (node(), any::<u64>()).prop_map(|(from, count)| Event::PublicationSeen { from, count }),
+        any::<u64>().prop_map(|number| Event::Posted { number }),
+        (node(), any::<u64>()).prop_map(|(from, number)| Event::Taken { from, number }),
         (page(), word(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(
             |(page, offset, turn, previous, current)| Event::Atomic { page, offset, turn, previous, current }
         ),

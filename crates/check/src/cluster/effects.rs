@@ -296,6 +296,10 @@ impl<E: Engine> Cluster<E> {
             (State::Waiting(Wait::Publish { to, tag }), Outcome::Done) => {
                 self.tell_of_publication(number, to, tag);
             }
+            (State::Waiting(Wait::Inform { port, value, long }), Outcome::Done) => {
+                self.note(number, Event::Leave);
+                return self.queue_post(number, port, value, long);
+            }
             (State::Waiting(Wait::Atomic { at, into }), Outcome::Atomic(outcome)) => {
                 self.set(number, into, outcome.previous);
                 self.note_atomic(number, at, outcome);

@@ -60,6 +60,8 @@ impl<E: Engine> Cluster<E> {
                 Ok(())
             }
             Instruction::Atomic { at, operation, into } => self.operate(number, at, operation, into),
+            Instruction::Post { port, value, long } => self.post(number, port, value, long),
+            Instruction::Take { port, into } => self.take(number, port, into),
             other => self.synchronise(number, other),
         }
     }

@@ -18,6 +18,7 @@ mod mapped;
 mod one_sided;
 mod order;
 mod pages;
+mod posts;
 mod sequential;
 mod threads;
 mod tracking;
@@ -25,6 +26,7 @@ mod tracking;
 pub use aurc::early;
 pub use mapped::mapped;
 pub use order::order;
+pub use posts::posts;
 pub use sequential::sequential;
 
 /// A condition on an outcome.
@@ -480,6 +482,7 @@ fn placement() -> Vec<Litmus> {
             "a placement on one node, and leaving",
             "everything written before leaving is at its home after it",
             Program {
+                ports: Vec::new(),
                 nodes: 3,
                 regions: vec![Region::new(0, 1, 1, Placement::On(NodeId(2)))],
                 threads: (0..3u16)

@@ -124,6 +124,8 @@ pub(super) struct Digest<'a> {
     pub(super) released: FxHashMap<(LockId, u64), (Place, Option<Timestamp>)>,
     /// By sender, receiver and number.
     pub(super) published: FxHashMap<(NodeId, NodeId, u64), Timestamp>,
+    /// By sender and number: what the sender's node had seen when a message to a port was sent.
+    pub(super) posted: FxHashMap<(NodeId, u64), Timestamp>,
     /// Holds that were acquired or released twice.
     pub(super) repeated: Vec<(Place, &'static str, LockId, u64)>,
     regions: BTreeMap<PageId, &'a Event>,
@@ -175,6 +177,17 @@ fn makes_known(activity: Activity) -> bool {
 struct Calls {
     open: Vec<Call>,
     last: Option<Call>,
+    /// What the node had seen when that one ended.
+    seen_then: Timestamp,
+}
+
+impl Calls {
+    /// Returns what the thread knows surely: what its node had seen when it last made that known, or when its
+    /// last call ended.
+    fn known(&self) -> &Timestamp {
+        let publication = self.last.as_ref().filter(|call| matches!(call.activity, Activity::Publish(_)));
+        publication.map_or(&self.seen_then, |call| &call.seen)
+    }
 }
 
 impl<'a> Digest<'a> {
@@ -184,6 +197,7 @@ impl<'a> Digest<'a> {
             acquired: FxHashMap::default(),
             released: FxHashMap::default(),
             published: FxHashMap::default(),
+            posted: FxHashMap::default(),
             repeated: Vec::new(),
             regions: BTreeMap::new(),
             moved: FxHashMap::default(),
@@ -212,6 +226,7 @@ impl<'a> Digest<'a> {
                     if let Some(call) = calls.open.pop() {
                         self.finish(node, &call.ends, &call.seen);
                         calls.last = Some(call);
+                        calls.seen_then.clone_from(&seen);
                     }
                 }
                 Event::Seen { grown } => {
@@ -248,6 +263,9 @@ impl<'a> Digest<'a> {
                 Event::Released { lock, turn } => self.end(node, calls, End::Released(*lock, *turn, record)),
                 Event::Met { epoch } => self.end(node, calls, End::Met(*epoch)),
                 Event::Published { to, count } => self.end(node, calls, End::Published(*to, *count)),
+                Event::Posted { number } => {
+                    self.posted.insert((node, *number), calls.known().clone());
+                }
                 Event::Moved { pages, to } => {
                     for page in pages.iter() {
                         self.moved.entry(page).or_default().insert(*to);

@@ -41,6 +41,8 @@ pub enum Axiom {
     MeetingsTell,
     /// When a publication takes effect, everything that its sender had seen is seen.
     PublicationsTell,
+    /// When a message to a port is taken, everything that its sender had seen is seen.
+    PostsTell,
     /// A node's intervals are numbered 1, 2, 3, …, and an interval is seen only if it was closed.
     Intervals,
     /// A page that a seen interval wrote may be read only if the frame contains that interval.
@@ -68,6 +70,7 @@ impl fmt::Display for Axiom {
             Axiom::Meetings => "no node leaves a meeting before all have arrived",
             Axiom::MeetingsTell => "a meeting brings what all nodes had seen",
             Axiom::PublicationsTell => "a publication brings what its sender had seen",
+            Axiom::PostsTell => "a message to a port brings what its sender had seen",
             Axiom::Intervals => "intervals are counted, and seen only when they were closed",
             Axiom::Visibility => "a page that a node may read contains every interval that it has seen",
             Axiom::Versions => "a frame contains what its home's contained",
@@ -91,6 +94,7 @@ const HLRC: &[Axiom] = &[
     Axiom::Meetings,
     Axiom::MeetingsTell,
     Axiom::PublicationsTell,
+    Axiom::PostsTell,
     Axiom::Intervals,
     Axiom::Visibility,
     Axiom::Versions,
@@ -109,6 +113,7 @@ const LRC: &[Axiom] = &[
     Axiom::Meetings,
     Axiom::MeetingsTell,
     Axiom::PublicationsTell,
+    Axiom::PostsTell,
     Axiom::Intervals,
     Axiom::Visibility,
     Axiom::Claims,
@@ -123,6 +128,7 @@ const AURC: &[Axiom] = &[
     Axiom::Meetings,
     Axiom::MeetingsTell,
     Axiom::PublicationsTell,
+    Axiom::PostsTell,
     Axiom::Intervals,
     Axiom::Visibility,
     Axiom::Versions,

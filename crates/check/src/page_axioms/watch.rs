@@ -200,6 +200,11 @@ impl<'a> Watcher<'a> {
                     );
                 }
             }
+            Event::Taken { from, number } => {
+                if let Some(known) = self.digest.posted.get(&(*from, *number)) {
+                    self.must_have_seen(Axiom::PostsTell, known, *from, "sent a message that was taken here");
+                }
+            }
             Event::Seen { grown } => {
                 let me = self.node;
                 for (writer, seq) in grown.iter().filter(|(writer, _)| *writer != me) {

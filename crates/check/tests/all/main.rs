@@ -21,6 +21,7 @@ mod moves;
 mod order;
 mod page_axioms;
 mod planted;
+mod posts;
 mod races;
 mod random_programs;
 mod regions;

@@ -136,6 +136,8 @@ fn name_of(event: &Event) -> Option<&'static str> {
         Event::Met { .. } => "threads met",
         Event::Published { .. } => "publications",
         Event::PublicationSeen { .. } => "publications seen",
+        Event::Posted { .. } => "messages to ports",
+        Event::Taken { .. } => "messages taken off ports",
         Event::Atomic { .. } => "atomic operations",
         Event::Load { .. } => "loads",
         Event::Store { .. } => "stores",

@@ -5,6 +5,7 @@ use std::path::Path;
 use hiroba_base::NodeId;
 use hiroba_check::cluster::{Cluster, Options};
 use hiroba_check::engines::hlrc;
+use hiroba_check::litmus::posts;
 use hiroba_check::mutant::Mutant;
 use hiroba_check::page_axioms::{Rules, judge};
 use hiroba_check::random_program::{Shape, generate};
@@ -97,6 +98,25 @@ fn racy_programs_on_real_nodes_are_sequentially_consistent_where_that_is_promise
         let called = judged(directory.path(), &["--protocol", "sc", "--fabric", fabric], &[program]);
         assert_eq!(called.status, 0, "{program} over {fabric}: {called:?}");
         assert!(called.stdout.contains("no violation found"), "{called:?}");
+    }
+}
+
+/// Without the records of messages the programs would seem to race.
+#[test]
+fn messages_to_ports_order_the_accesses_of_real_nodes() {
+    const WAYS: [&[&str]; 4] = [
+        &["--fabric", "shm"],
+        &["--fabric", "udp", "--inject", "loss=0.05,reorder=0.05,dup=0.02,seed=3"],
+        &["--fabric", "tcp", "--protocol", "lrc"],
+        &["--fabric", "shm", "--protocol", "aurc"],
+    ];
+    for (number, litmus) in posts().into_iter().enumerate() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let options = WAYS[number % WAYS.len()];
+        let called = judged(directory.path(), options, &[litmus.name]);
+        assert_eq!(called.status, 0, "'{}', {options:?}: {called:?}", litmus.name);
+        let is_judged = called.stdout.contains("judged byte by byte");
+        assert!(is_judged && !called.stdout.contains("data races"), "'{}': {called:?}", litmus.name);
     }
 }
 

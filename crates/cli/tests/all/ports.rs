@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use hiroba_node::Protocol;
 use hiroba_wire::FabricKind;
 
-use crate::support::{Called, finish, hiroba, start};
+use crate::support::{Called, call, finish, hiroba, start};
 
 const BAD_NETWORK: [&str; 4] = ["--fabric", "udp", "--inject", "loss=0.05,reorder=0.05,dup=0.02,seed=5"];
 
@@ -70,6 +70,22 @@ fn what_was_written_before_a_message_is_seen_after_it_under_each_protocol() {
     for protocol in Protocol::ALL {
         let options = ["--protocol", protocol.name(), "--fabric", "udp"];
         passes("3", &options, &program, &["15", "9000"]);
+    }
+}
+
+/// The checker finds that each message brought what its sender had seen.
+#[test]
+fn a_traced_run_is_judged() {
+    let (directory, program) = compiled("apps/ports/handover.c");
+    for (protocol, fabric) in [("hlrc", "shm"), ("lrc", "udp"), ("aurc", "tcp")] {
+        let trace = directory.path().join(protocol);
+        let trace = trace.to_str().expect("a temporary directory has a plain name");
+        let options = ["--protocol", protocol, "--fabric", fabric, "--trace", trace];
+        passes("3", &options, &program, &["15", "9000"]);
+        let checked = call(&["check", trace]);
+        assert!(checked.status == 0 && checked.stdout.contains("no violation found"), "{checked:?}");
+        let summary = call(&["trace", "summary", trace]);
+        assert!(summary.stdout.contains("messages taken off ports"), "{summary:?}");
     }
 }
 

@@ -21,6 +21,7 @@ use hiroba_ports::{
     RightToSend, Tail, Ticket, service,
 };
 use hiroba_protocol::{Synchronisation, Waiter};
+use hiroba_trace::Event;
 use rustc_hash::FxHashMap;
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -49,6 +50,8 @@ pub(crate) struct Ports {
     owes: AtomicBool,
     /// True if packets from other nodes wait until earlier publications are absorbed.
     keeps: AtomicBool,
+    /// The number of messages that threads have posted, if the run is traced.
+    posted: AtomicU64,
 }
 
 /// The engine, and the threads that wait for it.
@@ -90,6 +93,7 @@ impl Ports {
             due_ns: AtomicU64::new(u64::MAX),
             owes: AtomicBool::new(false),
             keeps: AtomicBool::new(false),
+            posted: AtomicU64::new(0),
         }
     }
 
@@ -141,6 +145,21 @@ impl Runtime {
         regions: &mut Vec<Vec<u8>>,
     ) -> Result<Outcome, PortError> {
         self.tell_destination(name, &mut call);
+        self.trace_post(&mut call);
+        let result = self.port_call_told(name, call, regions);
+        if let Ok(Outcome::Received(received)) = &result {
+            self.trace_taken(received);
+        }
+        result
+    }
+
+    /// Makes a call of whose message, if any, the port's node knows what was written before.
+    fn port_call_told(
+        &self,
+        name: &'static str,
+        call: Call,
+        regions: &mut Vec<Vec<u8>>,
+    ) -> Result<Outcome, PortError> {
         legs::end(Leg::Publish);
         let patience = patience_of(&call);
         let signals = SignalsDeferred::defer();
@@ -301,6 +320,27 @@ impl Runtime {
                     self.inform_before_call(name, node);
                 }
             }
+        }
+    }
+
+    /// Numbers a message of a traced run. The number travels with the message.
+    fn trace_post(&self, call: &mut Call) {
+        let (Call::Send { message, .. } | Call::Rpc { message, .. }) = call else { return };
+        if self.recorder.is_some() {
+            let number = self.ports.posted.fetch_add(1, Ordering::Relaxed);
+            message.released = number.to_le_bytes().to_vec();
+            let _signals = SignalsDeferred::defer();
+            let _ = self.waiter(Purpose::Call); // the thread's number in the trace
+            self.trace_fact(|| Event::Posted { number });
+        }
+    }
+
+    /// Records that the calling thread has taken a message that has a number.
+    fn trace_taken(&self, received: &Received) {
+        if let Ok(number) = received.released.as_slice().try_into() {
+            let (from, number) = (received.sender, u64::from_le_bytes(number));
+            let _signals = SignalsDeferred::defer();
+            self.trace_fact(|| Event::Taken { from, number });
         }
     }
 
