@@ -320,8 +320,31 @@ impl Threads {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Returns every thread that has a place, and the call in which it sleeps.
+    /// Returns every thread that has a place, and the call in which it sleeps. A thread that has been answered
+    /// does not sleep, although it may get no processor for a long time.
     pub(crate) fn sleeps(&self) -> Vec<(u32, Option<Sleep>)> {
-        self.in_use().map(|(number, place)| (number, *place.sleep())).collect()
+        let of = |place: &Place| place.sleep().filter(|_| !place.for_calls.is_answered());
+        self.in_use().map(|(number, place)| (number, of(place))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a crowded machine threads that had been answered two seconds before counted as waiting, and the
+    /// launcher ended a job for a deadlock that was none.
+    #[test]
+    fn a_thread_that_has_been_answered_does_not_sleep() {
+        let threads = Threads::new();
+        let waiter = threads.mine(Purpose::Call).unwrap();
+        let call = Call { name: "hiroba_barrier", arguments: [None; 2], lock: None, site: 0 };
+        let sleeping = || threads.sleeps().iter().filter(|(_, sleep)| sleep.is_some()).count();
+        threads.in_call(call, || {
+            threads.falls_asleep(waiter);
+            assert_eq!(sleeping(), 1);
+            threads.get(waiter).answer(Answer::Port);
+            assert_eq!(sleeping(), 0);
+        });
     }
 }
