@@ -241,6 +241,16 @@ impl Twins {
         true
     }
 
+    /// Returns the memory that is kept for further twins, in bytes.
+    pub fn unused_bytes(&self) -> u64 {
+        self.filled.arena.unused_bytes() as u64
+    }
+
+    /// Keeps little memory for further twins from now on: about this many bytes.
+    pub fn keep_spare(&mut self, bytes: usize) {
+        self.filled.arena.keep_spare(bytes);
+    }
+
     /// Returns the number of pages that have a twin.
     pub fn len(&self) -> usize {
         self.twins.len()

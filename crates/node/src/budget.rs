@@ -9,8 +9,8 @@
 //! keep a part of the budget as long as home pages can leave. Otherwise a node with room for only a few
 //! copies would fetch them over and over.
 //!
-//! What the runtime knows of pages takes memory, too, also of pages that have left. Beyond a few MiB that
-//! counts as well, up to half of the budget: less for pages would not do.
+//! What the runtime knows of pages takes memory, too, also of pages that have left, as does room that is kept
+//! for twins. Beyond a few MiB that counts as well, up to half of the budget: less for pages would not do.
 //!
 //! Every run has a budget, most far more than it needs. So nothing is recorded before half of it is used.
 //! Then the policies are informed of the pages that are resident, in the order of their addresses.
@@ -145,10 +145,16 @@ impl Budget {
         Budget { is_default: true, ..self }
     }
 
-    /// Returns what counts against the budget when frames and twins take `shared_bytes`.
-    pub(crate) fn held_bytes(&self, shared_bytes: u64) -> u64 {
+    /// Returns what counts against the budget when frames and twins take `shared_bytes`, and another
+    /// `spare_bytes` are kept for twins.
+    pub(crate) fn held_bytes(&self, shared_bytes: u64, spare_bytes: u64) -> u64 {
         let own_bytes = own_memory::allocated_bytes().saturating_sub(self.own_bytes_before);
-        shared_bytes + self.counted_bytes(own_bytes)
+        shared_bytes + self.counted_bytes(own_bytes + spare_bytes)
+    }
+
+    /// Returns how much memory may be kept for further twins once pages are recorded.
+    pub(crate) fn spare_bytes_max(&self) -> usize {
+        (self.limit_bytes / SLACK_PART) as usize
     }
 
     fn counted_bytes(&self, own_bytes: u64) -> u64 {

@@ -5,6 +5,7 @@ mod account;
 mod apps;
 mod bench;
 mod bounds;
+mod budget;
 mod build_tools;
 mod busy;
 mod check;

@@ -14,8 +14,8 @@ use crate::mapping::Mapping;
 /// The length of a slab: the longest page, and the kernel's huge page where granules have 4 KiB.
 pub(super) const SLAB_BYTES: usize = 2 << 20;
 
-/// Maximum length of empty slabs kept for the next twins, in bytes: zeroing a new slab costs as much as
-/// copying into it.
+/// Maximum length of empty slabs kept for the next twins, in bytes, unless memory is short: zeroing a new
+/// slab costs as much as copying into it.
 pub(super) const SPARE_BYTES_MAX: usize = 32 << 20;
 
 /// The first slab is mapped in steps of this many bytes.
@@ -90,6 +90,12 @@ pub(super) struct Arena {
     slabs: Vec<Option<Slab>>,
     /// Number of empty slabs.
     empty: usize,
+    /// Maximum length of empty slabs, in bytes.
+    spare_bytes_max: usize,
+    /// Number of bytes of all slabs that have memory.
+    mapped_bytes: usize,
+    /// Number of granules of all rooms.
+    taken: usize,
     /// The slab of the last room.
     latest: usize,
 }
@@ -97,7 +103,27 @@ pub(super) struct Arena {
 impl Arena {
     /// Makes an empty arena.
     pub(super) fn new(granule_bytes: usize) -> Arena {
-        Arena { granule_bytes, slabs: Vec::new(), empty: 0, latest: 0 }
+        let (slabs, spare_bytes_max) = (Vec::new(), SPARE_BYTES_MAX);
+        Arena { granule_bytes, slabs, empty: 0, spare_bytes_max, mapped_bytes: 0, taken: 0, latest: 0 }
+    }
+
+    /// Returns the memory of slabs that is of no room.
+    pub(super) fn unused_bytes(&self) -> usize {
+        self.mapped_bytes.saturating_sub(self.taken * self.granule_bytes)
+    }
+
+    /// Keeps empty slabs of at most this many bytes from now on, or one.
+    pub(super) fn keep_spare(&mut self, bytes: usize) {
+        self.spare_bytes_max = bytes.clamp(SLAB_BYTES, SPARE_BYTES_MAX);
+        let most = self.granules_per_slab();
+        for place in &mut self.slabs {
+            if self.empty * SLAB_BYTES > self.spare_bytes_max
+                && let Some(slab) = place.take_if(|slab| slab.free == most)
+            {
+                self.empty -= 1;
+                self.mapped_bytes -= slab.mapped_bytes;
+            }
+        }
     }
 
     fn granules_per_slab(&self) -> usize {
@@ -123,7 +149,10 @@ impl Arena {
         self.empty -= usize::from(slab.free == most);
         slab.free -= granules;
         slab.mark(first, granules, true);
+        let before = slab.mapped_bytes;
         slab.map_up_to((first + granules) * self.granule_bytes);
+        self.mapped_bytes += slab.mapped_bytes - before;
+        self.taken += granules;
         let start =
             NonNull::new(slab.mapping.at(first * self.granule_bytes)).expect("a mapping begins somewhere");
         let (slab, first) = (number as u32, first as u32);
@@ -137,8 +166,10 @@ impl Arena {
         let slab = place.as_mut().expect("a slab that has rooms exists");
         slab.mark(room.first as usize, room.granules as usize, false);
         slab.free += room.granules as usize;
+        self.taken -= room.granules as usize;
         if slab.free == most && room.granules > 0 {
-            if (self.empty + 1) * SLAB_BYTES > SPARE_BYTES_MAX {
+            if (self.empty + 1) * SLAB_BYTES > self.spare_bytes_max {
+                self.mapped_bytes -= slab.mapped_bytes;
                 *place = None;
             } else {
                 self.empty += 1;
@@ -149,11 +180,11 @@ impl Arena {
     fn add_slab(&mut self) -> usize {
         let number = self.slabs.iter().position(Option::is_none).unwrap_or(self.slabs.len());
         let slab = Slab::map(self.granules_per_slab(), number > 0);
-        let slab =
-            Some(slab.unwrap_or_else(|errno| panic!("expected {SLAB_BYTES} bytes for twins, got: {errno}")));
+        let slab = slab.unwrap_or_else(|errno| panic!("expected {SLAB_BYTES} bytes for twins, got: {errno}"));
+        self.mapped_bytes += slab.mapped_bytes;
         match self.slabs.get_mut(number) {
-            Some(place) => *place = slab,
-            None => self.slabs.push(slab),
+            Some(place) => *place = Some(slab),
+            None => self.slabs.push(Some(slab)),
         }
         self.empty += 1;
         number
@@ -227,6 +258,30 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn empty_slabs_go_when_memory_is_short() {
+        const GRANULE: usize = 4096;
+        let mut arena = Arena::new(GRANULE);
+        let most = arena.granules_per_slab();
+        let rooms: Vec<Room> = (0..10).map(|_| arena.take(most)).collect();
+        assert_eq!((arena.mapped_bytes, arena.unused_bytes()), (10 * SLAB_BYTES, 0));
+        let one = arena.take(1);
+        let slab_of_one = arena.slabs[one.slab as usize].as_ref().unwrap().mapped_bytes;
+        assert_eq!(arena.unused_bytes(), slab_of_one - GRANULE);
+        rooms.into_iter().for_each(|room| arena.give_back(room));
+        assert_eq!((arena.empty, arena.unused_bytes()), (10, 10 * SLAB_BYTES + slab_of_one - GRANULE));
+        arena.keep_spare(0);
+        assert_eq!((arena.empty, arena.unused_bytes()), (1, SLAB_BYTES + slab_of_one - GRANULE));
+        let room = arena.take(most);
+        assert_eq!(arena.empty, 0);
+        let other = arena.take(most);
+        arena.give_back(room);
+        arena.give_back(other);
+        arena.give_back(one);
+        assert_eq!((arena.empty, arena.taken), (1, 0), "no more are kept");
+        assert!(arena.mapped_bytes <= SLAB_BYTES);
+    }
 
     const GRANULE_BYTES: usize = 4096;
 

@@ -13,6 +13,7 @@ const NOT_ENTERED: i32 = 77;
 /// A control group of a test, whose memory is limited, and which has no swap.
 pub struct Group {
     directory: PathBuf,
+    is_first_version: bool,
 }
 
 impl Group {
@@ -36,7 +37,7 @@ impl Group {
         let directory = parent.join(name);
         let failed = |error: std::io::Error| format!("no control group in {}: {error}", parent.display());
         fs::create_dir(&directory).map_err(failed)?;
-        let group = Group { directory };
+        let group = Group { directory, is_first_version };
         let file = group.directory.join(limit);
         if !file.exists() {
             return Err(format!("the memory controller is not enabled for groups in {}", parent.display()));
@@ -63,6 +64,17 @@ impl Group {
             shell(&format!("echo $$ >\"$1/cgroup.procs\" || exit {NOT_ENTERED}; shift; exec \"$H\" \"$@\""));
         command.arg("sh").arg(&self.directory).args(arguments).stdin(Stdio::null());
         command
+    }
+
+    /// Returns how many bytes of anonymous memory and of memory files the processes in the group have now.
+    pub fn memory_bytes(&self) -> u64 {
+        let names = if self.is_first_version { ["total_rss", "total_shmem"] } else { ["anon", "shmem"] };
+        let statistics = fs::read_to_string(self.directory.join("memory.stat")).unwrap_or_default();
+        let number_of = |line: &str| {
+            let (name, number) = line.split_once(' ')?;
+            names.contains(&name).then(|| number.parse().unwrap_or(0))
+        };
+        statistics.lines().filter_map(number_of).sum::<u64>()
     }
 }
 

@@ -48,15 +48,15 @@ impl Runtime {
         let Some(left) = left else { return };
         if left.lacking_bytes() == 0 {
             let more_bytes = left.spare_bytes() / 2 / headroom.nodes_here();
-            core.budget
-                .iter_mut()
-                .for_each(|budget| budget.raise(budget.held_bytes(shared_bytes) + more_bytes));
+            let may_hold_bytes = core.held_bytes(&self.memory) + more_bytes;
+            core.budget.iter_mut().for_each(|budget| budget.raise(may_hold_bytes));
             return;
         }
         // Every node on this machine gives its part.
         let part_bytes = left.lacking_bytes().div_ceil(headroom.nodes_here());
+        let may_hold_bytes = core.held_bytes(&self.memory).saturating_sub(part_bytes);
         if let Some(budget) = &mut core.budget {
-            budget.lower(budget.held_bytes(shared_bytes).saturating_sub(part_bytes));
+            budget.lower(may_hold_bytes);
             self.evict(core);
         }
         let is_lost = || {

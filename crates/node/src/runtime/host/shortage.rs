@@ -48,12 +48,20 @@ impl Core {
         budget.records().then_some((Pages { engine: &**engine, local }, budget))
     }
 
+    /// Returns what counts against the budget; 0 without one.
+    pub(super) fn held_bytes(&self, memory: &SharedMemory) -> u64 {
+        let held = |budget: &Budget| budget.held_bytes(memory.resident_bytes(), self.twins.unused_bytes());
+        self.budget.as_ref().map_or(0, held)
+    }
+
     /// Records the pages that are resident, if it is time to record pages.
     fn begin_to_record(&mut self, memory: &SharedMemory, me: NodeId) {
+        let held_bytes = self.held_bytes(memory);
         let Some(budget) = &mut self.budget else { return };
-        if !budget.begins_to_record(budget.held_bytes(memory.resident_bytes())) {
+        if !budget.begins_to_record(held_bytes) {
             return;
         }
+        self.twins.keep_spare(budget.spare_bytes_max());
         let Some((pages, budget)) = self.recording() else { return };
         for page in memory.ranges_with_frames().into_iter().flat_map(|range| pages.around(range)) {
             if pages.is_home(page, me) { budget.note_home(page) } else { budget.note_copy(page) }
@@ -151,13 +159,14 @@ impl Runtime {
     /// Evicts pages while there are too many.
     pub(super) fn evict(&self, core: &mut Core) {
         core.begin_to_record(&self.memory, self.me);
-        let exceeded = |budget: &Budget| budget.is_exceeded(budget.held_bytes(self.memory.resident_bytes()));
-        if !core.budget.as_ref().is_some_and(exceeded) {
+        let held_bytes = core.held_bytes(&self.memory);
+        if !core.budget.as_ref().is_some_and(|budget| budget.is_exceeded(held_bytes)) {
             return;
         }
         loop {
+            let held_bytes = core.held_bytes(&self.memory);
             let Some(budget) = &mut core.budget else { return };
-            let leavers = budget.choose(budget.held_bytes(self.memory.resident_bytes()));
+            let leavers = budget.choose(held_bytes);
             if leavers.is_empty() {
                 break;
             }
@@ -175,12 +184,11 @@ impl Runtime {
                 break;
             }
         }
+        let held_bytes = core.held_bytes(&self.memory);
         let Core { budget: Some(budget), is_shortage_told, .. } = core else { return };
         let (limit_kib, has_swap, is_default) =
             (budget.limit_bytes >> 10, budget.has_swap(), budget.is_default);
-        if budget.end(budget.held_bytes(self.memory.resident_bytes()))
-            && !std::mem::replace(is_shortage_told, true)
-        {
+        if budget.end(held_bytes) && !std::mem::replace(is_shortage_told, true) {
             let what_leaves = if has_swap {
                 "no more of them can leave at the moment: use more nodes, or a higher limit"
             } else {
