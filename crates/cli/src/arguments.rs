@@ -23,7 +23,9 @@ use crate::run::executables;
 use crate::run::options::{HostsGiven, ReportOptions, RunOptions};
 use crate::trace::TraceCommand;
 use hiroba_wire::FabricKind;
-use hiroba_wire::control::{CoherenceChoices, FaultSourceChoice, MemoryLimit, SwapPlace, TransportChoices};
+use hiroba_wire::control::{
+    CoherenceChoices, FaultSourceChoice, LendLimit, MemoryLimit, SwapPlace, TransportChoices,
+};
 
 /// A command of the user, with checked arguments.
 #[derive(Debug)]
@@ -388,6 +390,11 @@ struct MemoryArguments {
     /// /var/tmp:8G. The file there has no name, is encrypted, and disappears with the job
     #[arg(long, value_name = "DIR[:SIZE]")]
     swap: Option<String>,
+    /// Memory that each node lends to nodes that are short of it, as 512M, or as 50% of its --memory-limit:
+    /// there evicted pages go first that are homed on the node itself. A node lends only what it does not
+    /// need, and takes it back when it does [default: 0]
+    #[arg(long, value_name = "SIZE|PERCENT%")]
+    lend: Option<String>,
 }
 
 /// What is reported of a run.
@@ -622,9 +629,15 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     }
     let page_size = check_page_size(&given.tracking.page_size)?;
     let memory_limit = check_memory_limit(&given.memory, page_size)?;
+    let lend = given.memory.lend.as_deref().map(check_lend).transpose()?.flatten();
+    if lend.is_some() && memory_limit.is_none() {
+        return Err(Failure::new(
+            "--lend is for nodes that are short of memory at their limit, and --memory-limit none sets none; leave out one of them",
+        ));
+    }
     let why_not = why_no_page_leaves(protocol, given.tracking.races, nodes_max);
     let memory_limit = match (memory_limit, why_not) {
-        (Some(limit), Some(sentence)) if limit.bytes.is_some() || limit.swap.is_some() => {
+        (Some(limit), Some(sentence)) if limit.bytes.is_some() || limit.swap.is_some() || lend.is_some() => {
             return Err(Failure::new(sentence));
         }
         (limit, None) => limit,
@@ -645,6 +658,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
             fault_source,
             write_tracking: check_write_tracking(write_tracking)?,
             races: given.tracking.races,
+            lend,
             memory_limit,
         },
         transport: TransportChoices {
@@ -738,6 +752,20 @@ fn check_limit(size: &str, page_size: PageSize) -> Result<u64, Failure> {
     Ok(bytes)
 }
 
+/// Parses how much memory a node lends at most.
+fn check_lend(given: &str) -> Result<Option<LendLimit>, Failure> {
+    let limit = match given.strip_suffix('%') {
+        Some(percent) => percent.parse().ok().filter(|percent| *percent <= 100).map(LendLimit::Percent),
+        None => parse_size(given).or((given == "0").then_some(0)).map(LendLimit::Bytes),
+    };
+    let limit = limit.ok_or_else(|| {
+        Failure::new(format!(
+            "expected a size such as 512M or a part such as 50% after --lend, got '{given}'"
+        ))
+    })?;
+    Ok(Some(limit).filter(|limit| !matches!(limit, LendLimit::Bytes(0) | LendLimit::Percent(0))))
+}
+
 /// Parses a directory and how much of it a node may use. What follows the last colon is a size, unless it
 /// contains a slash.
 fn check_swap(given: &str, page_size: PageSize) -> Result<SwapPlace, Failure> {
@@ -769,16 +797,16 @@ fn check_swap(given: &str, page_size: PageSize) -> Result<SwapPlace, Failure> {
 fn why_no_page_leaves(protocol: Protocol, races: bool, nodes_max: u16) -> Option<&'static str> {
     if nodes_max == 1 {
         return Some(
-            "--memory-limit and --swap evict pages of other nodes or to a disk, and this job has one node; use -n 2 or more, or leave them out",
+            "--memory-limit, --swap and --lend evict pages of other nodes, to a disk or to other nodes, and this job has one node; use -n 2 or more, or leave them out",
         );
     }
     if !protocol.gives_up_pages() {
         return Some(
-            "--memory-limit and --swap have pages leave under --protocol hlrc or adaptive; leave them out, or the other protocol",
+            "--memory-limit, --swap and --lend have pages leave under --protocol hlrc or adaptive; leave them out, or the other protocol",
         );
     }
     races.then_some(
-        "--races keeps every copy that it compares, so none can be evicted; leave out --memory-limit and --swap, or --races",
+        "--races keeps every copy that it compares, so none can be evicted; leave out --memory-limit, --swap and --lend, or --races",
     )
 }
 

@@ -171,6 +171,10 @@ const COUNTERS: [&[(&str, Unit, CountOf)]; 3] = [
         ("swapped out", Unit::Count, |c| c.swap_outs),
         ("swapped in", Unit::Count, |c| c.swap_ins),
         ("swapped", Unit::Bytes, |c| c.swap_bytes),
+        ("lent", Unit::Count, |c| c.pages_lent),
+        ("borrowed", Unit::Count, |c| c.pages_borrowed),
+        ("fetched back", Unit::Count, |c| c.pages_fetched_back),
+        ("taken back", Unit::Count, |c| c.pages_taken_back),
     ],
     &[("barriers", Unit::Count, |c| c.barriers), ("locks taken", Unit::Count, |c| c.lock_acquires)],
     &[

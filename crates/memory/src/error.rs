@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use hiroba_base::{PageId, PageRange};
+use hiroba_base::{NodeId, PageId, PageRange};
 use rustix::io::Errno;
 
 use crate::fault_source_kind::FaultSourceKind;
@@ -279,6 +279,31 @@ pub enum MemoryError {
     SwapCorrupted {
         /// The directory as the user named it.
         directory: PathBuf,
+        /// The granule.
+        page: PageId,
+    },
+    /// No other node has memory to lend, and there is no swap file.
+    #[error(
+        "no other node has memory to spare: pages stay in memory; use more nodes, raise --memory-limit or --lend, or give a disk by --swap DIR"
+    )]
+    NoLender,
+    /// A page that was lent is lost with its lender.
+    #[error(
+        "expected {page} from the memory that node {lender} lends, got nothing: node {lender} is dead or cannot be reached; the page's \
+         contents are lost: see why that node ended, or keep pages on this node's disk by --lend 0 --swap DIR"
+    )]
+    LenderLost {
+        /// The granule.
+        page: PageId,
+        /// The node that had it.
+        lender: NodeId,
+    },
+    /// A page that was lent comes back as something else.
+    #[error(
+        "expected {page} from another node's memory as it was lent, got other bytes (corrupted, or older ones); the page's contents \
+         are lost: this is a fault of a machine's memory or of Hiroba"
+    )]
+    LentCorrupted {
         /// The granule.
         page: PageId,
     },

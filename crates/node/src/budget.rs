@@ -1,9 +1,10 @@
 //! A node's memory budget for shared pages (`--memory-limit`): chooses which pages leave when it is exceeded.
 //!
-//! Frames and twins count. Pages that can leave are copies of other nodes' pages and, where there is a disk
-//! for them (`--swap`), pages homed here. Each kind has a replacement policy. The policy is informed when a
-//! page arrives, and of its use when it arrives again, when it is given to the program, or when the kernel
-//! has noted a store to it. Releases query those stores anyway, so the policy's information costs nothing.
+//! Frames and twins count. Pages that can leave are copies of other nodes' pages and, where there is another
+//! place for them (`--lend`, `--swap`), pages homed here. Each kind has a replacement policy. The policy is
+//! informed when a page arrives, and of its use when it arrives again, when it is given to the program, or
+//! when the kernel has noted a store to it. Releases query those stores anyway, so the policy's information
+//! costs nothing.
 //!
 //! Copies leave first: they can be fetched again without a disk, and nothing is written for them. But they
 //! keep a part of the budget as long as home pages can leave. Otherwise a node with room for only a few
@@ -165,6 +166,11 @@ impl Budget {
     pub(crate) fn lower(&mut self, bytes: u64) {
         self.present_bytes = bytes.min(self.limit_bytes);
         self.stuck_bytes = 0;
+    }
+
+    /// Returns the limit for now.
+    pub(crate) fn present_bytes(&self) -> u64 {
+        self.present_bytes
     }
 
     /// Raises a lowered limit, as far as it may be.

@@ -21,6 +21,7 @@
 //! | `runtime/tracing.rs` | the record of a traced run |
 //! | `threads.rs` | the program's threads, and how they wait |
 //! | `account.rs`, `stalls.rs`, `time_class.rs` | time and counts |
+//! | `runtime/lending.rs` | memory that nodes lend each other, and the thread that serves it |
 //! | `budget.rs`, `headroom.rs`, `own_memory.rs`, `swap.rs` | the memory of shared pages: which leave, how much there may be, where they go |
 
 mod account;

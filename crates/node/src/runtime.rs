@@ -23,6 +23,7 @@ use crate::regions::Regions;
 use crate::runtime::follow::ProgramImage;
 use crate::runtime::heap::Heap;
 use crate::runtime::host::{Core, CoreHeld};
+use crate::runtime::lending::LentMemory;
 use crate::runtime::liveness::Peers;
 use crate::runtime::lulls::Lulls;
 use crate::runtime::mapping::Unmapped;
@@ -40,6 +41,7 @@ pub(crate) mod follow;
 pub(crate) mod heap;
 pub(crate) mod host;
 pub(crate) mod last_words;
+pub(crate) mod lending;
 pub(crate) mod liveness;
 pub(crate) mod local;
 pub(crate) mod lulls;
@@ -68,6 +70,8 @@ pub struct Runtime {
     pub(crate) faults: Option<Arc<dyn FaultSource>>,
     pub(crate) unmapped: Unmapped,
     fabric: Option<Arc<dyn Fabric>>,
+    /// Memory that nodes lend each other, if they do.
+    pub(crate) lending: Option<Arc<LentMemory>>,
     core: Mutex<Core>,
     pub(crate) serving: Serving,
     pub(crate) allocations: Allocations,
@@ -260,9 +264,24 @@ impl Runtime {
                 self.fatal("the service thread of a node reached an impossible state (see above): a fault of Hiroba's");
             }
         };
-        let started = thread.spawn(serve);
+        let started = thread.spawn(serve).and_then(|_| self.start_lending());
         drop(signals);
-        started.map(drop).map_err(|source| NodeError::System { what: "starting the service thread", source })
+        started.map_err(|source| NodeError::System { what: "starting the service thread", source })
+    }
+
+    /// Starts the thread that serves nodes with memory that this one lends. It takes no lock that is held by
+    /// a thread that waits for other nodes.
+    fn start_lending(&'static self) -> std::io::Result<()> {
+        let Some(lending) = &self.lending else { return Ok(()) };
+        let thread = std::thread::Builder::new().name("hiroba-lending".to_owned());
+        let serve = move || {
+            let until = || self.life.closed.load(Ordering::Acquire);
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lending.serve(until)));
+            if ended.is_err() {
+                self.fatal("the lending thread of a node reached an impossible state (see above): a fault of Hiroba's");
+            }
+        };
+        thread.spawn(serve).map(drop)
     }
 
     /// Measures the cost of a fault outside the runtime, on the last page of this node's own arena.
@@ -488,6 +507,13 @@ impl Runtime {
         let counters = &mut statistics.counters;
         counters.resident_bytes_max = self.memory.resident_bytes_max();
         counters.memory_limit_bytes = self.job.memory_limit_bytes;
+        if let Some(lending) = &self.lending {
+            let tallies = lending.tallies();
+            counters.pages_lent = tallies.lent;
+            counters.pages_borrowed = tallies.borrowed;
+            counters.pages_fetched_back = tallies.fetched;
+            counters.pages_taken_back = tallies.taken_back;
+        }
         let swap = self.memory.swap_tallies();
         (counters.swap_outs, counters.swap_ins, counters.swap_bytes) = (swap.outs, swap.ins, swap.bytes);
         if let Some(fabric) = &self.fabric {

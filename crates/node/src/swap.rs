@@ -1,16 +1,19 @@
-//! A node's swap file (`--swap`): opens it, and seals its pages.
+//! Where a node's pages go that are out (`--lend`, `--swap`): opens it, and seals them.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use hiroba_fabric::seal::{DirectionKey, TAG_BYTES};
-use hiroba_memory::{MemoryError, SWAP_TAG_BYTES, SharedMemory, SwapOptions, SwapSeal, check_swap_directory};
+use hiroba_memory::{
+    Lenders, MemoryError, SWAP_TAG_BYTES, SharedMemory, SwapOptions, SwapSeal, check_swap_directory,
+};
 use hiroba_wire::control::{CoherenceChoices, JobDescription, SwapPlace};
 
 use crate::NodeError;
 
 const _: () = assert!(TAG_BYTES == SWAP_TAG_BYTES, "a page bears the tag of the cipher of links");
 
-/// The key of one node's swap file in one job. It exists only in this process's memory.
+/// The key of one node's pages that are out, in one job. It exists only in this process's memory.
 struct SwapKey(DirectionKey);
 
 impl SwapKey {
@@ -34,19 +37,19 @@ pub(crate) fn place_of(job: &JobDescription) -> Option<&SwapPlace> {
     job.coherence.memory_limit.as_ref()?.swap.as_ref()
 }
 
-/// Opens the swap file of a node, if it has one. `lost` ends the process when a swapped page cannot be read.
+/// Opens the places of a node's pages that are out, if it has any: other nodes' memory, and a swap file.
+/// `lost` ends the process when such a page cannot be read.
 pub(crate) fn open(
     job: &JobDescription,
     memory: &SharedMemory,
+    lenders: Option<Arc<dyn Lenders>>,
     lost: fn(&MemoryError) -> !,
 ) -> Result<(), MemoryError> {
-    let Some(place) = place_of(job) else { return Ok(()) };
-    memory.open_swap(SwapOptions {
-        directory: Path::new(&place.directory),
-        bytes_max: place.bytes_max,
-        seal: Box::new(SwapKey::of(job)),
-        lost,
-    })
+    let file = place_of(job).map(|place| (Path::new(&place.directory), place.bytes_max));
+    if file.is_none() && lenders.is_none() {
+        return Ok(());
+    }
+    memory.open_swap(SwapOptions { file, lenders, seal: Box::new(SwapKey::of(job)), lost })
 }
 
 /// Tries what the nodes of a job will need from this machine's disk, and leaves nothing there.

@@ -8,12 +8,15 @@
 //! `lirs.rs` (2002), `s3_fifo.rs` (2023), `sieve.rs` (2024). `opt.rs` (1966) knows the future and is the
 //! reference for comparison. [`replay`](fn@replay) runs a trace against a policy. `attempt0` is the machine
 //! of Hattori, Yamamoto and Amano, on which FIFO and CLOCK were compared.
+//!
+//! `lending` is where pages go: into memory that other nodes lend.
 
 #![forbid(unsafe_code)]
 
 pub mod attempt0;
 mod clock;
 mod fifo;
+pub mod lending;
 mod lirs;
 mod lru_scan;
 mod opt;

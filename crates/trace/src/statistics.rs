@@ -147,6 +147,14 @@ counters! {
     swap_ins,
     /// Bytes written to and read from swap.
     swap_bytes,
+    /// Granules of other nodes that were stored in memory of this one (`--lend`).
+    pages_lent,
+    /// Granules of this node that were stored in memory of others.
+    pages_borrowed,
+    /// Granules of this node of which a copy was fetched from there.
+    pages_fetched_back,
+    /// Granules of other nodes that this node returned because it needed the memory itself.
+    pages_taken_back,
     /// Protocol messages passed to the fabric (a batch of diffs is one message).
     messages_sent,
     /// Bytes passed to the network: datagram payloads with headers, acknowledgements and retransmissions.

@@ -88,6 +88,8 @@ pub struct CoherenceChoices {
     pub write_tracking: WriteTrackingChoice,
     /// Whether to look for data races between nodes.
     pub races: bool,
+    /// How much memory each node lends to others at most; `None` for nothing.
+    pub lend: Option<LendLimit>,
     /// How much memory shared pages may take on a node; `None` for no limit, also if pages cannot leave.
     pub memory_limit: Option<MemoryLimit>,
 }
@@ -101,6 +103,25 @@ pub struct MemoryLimit {
     pub replacement: String,
     /// Where evicted pages go that are homed on the node; without it they stay.
     pub swap: Option<SwapPlace>,
+}
+
+/// How much memory a node lends at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LendLimit {
+    /// So many bytes.
+    Bytes(u64),
+    /// So many hundredths of its memory limit.
+    Percent(u8),
+}
+
+impl LendLimit {
+    /// Returns the number of bytes on a node with this memory limit.
+    pub fn bytes_of(self, limit_bytes: u64) -> u64 {
+        match self {
+            LendLimit::Bytes(bytes) => bytes,
+            LendLimit::Percent(percent) => limit_bytes / 100 * u64::from(percent),
+        }
+    }
 }
 
 /// A directory on each node's disk, for a swap file.
@@ -210,12 +231,14 @@ impl<'de> Visitor<'de> for KeyVisitor {
     }
 }
 
-/// The descriptors that come with a job's description: the node's socket, the file for its trace, then every
-/// node's frames, every node's board and every node's doorbell.
+/// The descriptors that come with a job's description: the node's socket, the one for lent memory, the file
+/// for its trace, then every node's frames, every node's board and every node's doorbell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Descriptors {
     /// A bound UDP socket, or a listening TCP socket, if the fabric needs one.
     pub socket: bool,
+    /// A listening TCP socket for memory that nodes lend each other, if they do.
+    pub lending: bool,
     /// The file for the node's trace, if the run is traced.
     pub trace: bool,
     /// How many nodes share memory, if the fabric is `shm`: each has frames; a board, which others read
@@ -226,7 +249,8 @@ pub struct Descriptors {
 impl Descriptors {
     /// Returns the number of descriptors.
     pub fn count(&self) -> usize {
-        usize::from(self.socket) + usize::from(self.trace) + 3 * usize::from(self.shared_by)
+        [self.socket, self.lending, self.trace].into_iter().map(usize::from).sum::<usize>()
+            + 3 * usize::from(self.shared_by)
     }
 }
 
@@ -261,6 +285,8 @@ pub struct JobDescription {
     pub dead_after_ms: u64,
     /// The address of each node's socket; the length is the number of nodes.
     pub addresses: Vec<SocketAddr>,
+    /// The address of each node's socket for lent memory; empty if nodes lend none.
+    pub lending: Vec<SocketAddr>,
     /// Program threads on each node.
     pub threads_per_node: u16,
     /// How memory is kept coherent.

@@ -42,7 +42,7 @@ impl Job<'_> {
                 }
                 #[cfg(feature = "legs")]
                 Ok(Report::Legs(legs)) => told.legs(legs),
-                Ok(Report::Account(account)) => accounts.push(account),
+                Ok(Report::Account(account)) => accounts.push(*account),
                 Err(error) => {
                     return Err(Failure::new(format!("a measuring node sent an invalid row: {error}")));
                 }

@@ -128,7 +128,7 @@ enum Report {
     #[cfg(feature = "legs")]
     Legs(legs::OfNode),
     /// The node is about to leave: its account contains its share of the processors.
-    Account(NodeStatistics),
+    Account(Box<NodeStatistics>),
 }
 
 /// Measures the requested groups, prints the table, and writes the JSON.

@@ -55,7 +55,7 @@ pub fn serve_as_node(plan: &BenchPlan) -> Result<u8, Failure> {
             }
         }
     }
-    report(&Report::Account(runtime.last_statistics()));
+    report(&Report::Account(Box::new(runtime.last_statistics())));
     runtime.leave();
     Ok(0)
 }

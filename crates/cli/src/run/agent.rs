@@ -257,11 +257,14 @@ impl Agent {
 
     fn obey(&mut self, message: ToAgent, happenings: &mut Vec<Happening>) -> Result<(), Stop> {
         match message {
-            ToAgent::Bind { fabric, address, nodes } => {
-                let bound = limits::prepare_descriptors(nodes, nodes, 1, Piped::EACH, fabric)
-                    .and_then(|_| Endpoints::open(fabric, address, nodes));
+            ToAgent::Bind { fabric, address, nodes, lends } => {
+                let bound = limits::prepare_descriptors(nodes, nodes, 1, Piped::EACH, fabric, lends)
+                    .and_then(|_| Endpoints::open(fabric, address, nodes, lends));
                 let endpoints = self.or_refuse(bound)?;
-                self.channel.send(&FromAgent::Bound { addresses: endpoints.addresses().to_vec() })?;
+                self.channel.send(&FromAgent::Bound {
+                    addresses: endpoints.addresses().to_vec(),
+                    lending: endpoints.lending_addresses(),
+                })?;
                 self.endpoints = Some(endpoints);
             }
             ToAgent::Prepare(errand) => {
@@ -335,6 +338,7 @@ impl Agent {
             threads,
             Piped::EACH,
             errand.job.transport.fabric,
+            errand.job.coherence.lend.is_some(),
         )?;
         hiroba_node::preflight(
             nodes_of_job,

@@ -30,7 +30,7 @@ pub struct NodeLimit {
 }
 
 /// Raises this process's soft limit as far as the job needs, `nodes` of which run here, and returns the
-/// limits of the nodes.
+/// limits of the nodes. `lends` says that nodes lend each other memory.
 ///
 /// Only the launcher gets the raised limit: programs that close every possible descriptor at start, or use
 /// `select`, do not expect a million.
@@ -40,12 +40,18 @@ pub fn prepare_descriptors(
     threads_per_node: u16,
     piped: Piped,
     fabric: FabricKind,
+    lends: bool,
 ) -> Result<NodeLimit, Failure> {
     let given = getrlimit(Resource::Nofile);
     let open = std::fs::read_dir("/proc/self/fd").map_or(3, |entries| entries.count() as u64);
     let mut need = needed(nodes, threads_per_node, piped, fabric, open);
     // A node opens descriptors for all its peers, wherever they run.
     need.node = needed(nodes_of_job, threads_per_node, piped, fabric, open).node;
+    if lends {
+        // A listening socket for each node, and a connection between every two.
+        need.launcher += u64::from(nodes);
+        need.node += 1 + FabricKind::Tcp.descriptors(nodes_of_job).own;
+    }
     let hard = given.maximum.unwrap_or(u64::MAX);
     let soft = given.current.unwrap_or(u64::MAX);
     if need.launcher.max(need.node) > hard {

@@ -24,7 +24,7 @@ use super::limits;
 use super::liveness;
 use super::output::Piped;
 use super::processors::Wakefulness;
-use super::remote::{AGENT_VARIABLE, Launcher, RemoteHost};
+use super::remote::{AGENT_VARIABLE, Answers, Launcher, RemoteHost};
 use super::resolve;
 use super::signals::{self, SignalDescriptor};
 use super::spawn::{self, Launch};
@@ -82,11 +82,18 @@ pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Resul
     check_debugged(plan, &share)?;
     let ground = Ground::prepare(plan, options, &share)?;
     remote.bind(plan, options, &share)?;
-    let endpoints = Endpoints::open(options.transport.fabric, share.address, share.nodes_here)?;
+    let endpoints = Endpoints::open(
+        options.transport.fabric,
+        share.address,
+        share.nodes_here,
+        options.coherence.lend.is_some(),
+    )?;
     let traces = trace.map(|trace| trace.open_files(share.first_here, share.nodes_here)).transpose()?;
-    let addresses = remote.all_addresses(plan, &endpoints);
+    let addresses = remote.all_addresses(plan, endpoints.addresses(), |answers| answers.addresses.as_ref());
+    let here = endpoints.lending_addresses();
+    let lending = remote.all_addresses(plan, &here, |answers| answers.lending.as_ref());
     let dead_after = liveness::dead_after(options, plan.hosts.len() > 1);
-    let mut job = spawn::describe_job(options, share.host_of_each(), addresses, dead_after)?;
+    let mut job = spawn::describe_job(options, share.host_of_each(), [addresses, lending], dead_after)?;
     remote.prepare(options, &job)?;
     (job.node, job.coherence.fault_source) = (NodeId(share.first_here as u16), ground.fault_source);
     let wakefulness = Wakefulness::ask_for(options.low_latency);
@@ -210,7 +217,8 @@ impl Ground {
         let descriptors = share.nodes_here.saturating_add(channels).saturating_add(traces);
         let prepare = |piped| {
             let (nodes, threads) = (options.nodes, options.threads_per_node);
-            limits::prepare_descriptors(descriptors, nodes, threads, piped, options.transport.fabric)
+            let (fabric, lends) = (options.transport.fabric, options.coherence.lend.is_some());
+            limits::prepare_descriptors(descriptors, nodes, threads, piped, fabric, lends)
         };
         let mut piped = piped_output(options, plan.debugger.is_some());
         let mut limit = prepare(piped);
@@ -288,20 +296,24 @@ impl Remote<'_> {
                 fabric: options.transport.fabric,
                 address: placed.address,
                 nodes: share.nodes[place],
+                lends: options.coherence.lend.is_some(),
             });
         }
         self.await_all("have made their endpoints", PREPARING_LIMIT, |host| host.answers.addresses.is_some())
     }
 
-    /// Returns the addresses of the sockets of all nodes, by node.
-    fn all_addresses(&self, plan: &Plan, endpoints: &Endpoints) -> Vec<SocketAddr> {
-        let mut others = self.hosts.iter().filter_map(|host| host.answers.addresses.as_ref());
+    /// Returns the addresses of sockets of all nodes, by node: those `here`, and `of` other hosts' answers.
+    fn all_addresses(
+        &self,
+        plan: &Plan,
+        here: &[SocketAddr],
+        of: fn(&Answers) -> Option<&Vec<SocketAddr>>,
+    ) -> Vec<SocketAddr> {
+        let mut others = self.hosts.iter().filter_map(|host| of(&host.answers));
         let of_hosts = plan.hosts.iter().map(|host| host.is_here);
         let in_order = of_hosts.chain(plan.hosts.is_empty().then_some(true));
         in_order
-            .flat_map(|is_here| {
-                if is_here { endpoints.addresses() } else { others.next().map_or(&[][..], Vec::as_slice) }
-            })
+            .flat_map(|is_here| if is_here { here } else { others.next().map_or(&[][..], Vec::as_slice) })
             .copied()
             .collect()
     }

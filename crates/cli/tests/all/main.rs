@@ -24,6 +24,7 @@ mod house;
 mod interrupted;
 mod kernels;
 mod kills;
+mod lending;
 mod liveness;
 mod local_data;
 mod mappings;

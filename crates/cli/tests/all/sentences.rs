@@ -50,7 +50,7 @@ fn arguments_that_make_no_sense() {
         ("run --memory-limit 64K true", "expected 256 pages (1024K) or more after --memory-limit, got '64K'"),
         ("run --memory-limit 1M --page-size 64K true", "(16384K) or more"),
         ("run --memory-limit 1G --protocol sc true", "under --protocol hlrc"),
-        ("run --memory-limit 1G --races true", "leave out --memory-limit and --swap, or --races"),
+        ("run --memory-limit 1G --races true", "leave out --memory-limit, --swap and --lend, or --races"),
         ("run --swap /tmp --memory-limit none true", "leave out one of them"),
         ("run --swap /tmp --protocol sc true", "under --protocol hlrc"),
         (

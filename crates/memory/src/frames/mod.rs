@@ -40,6 +40,15 @@ impl ResidentAccount {
         self.bytes.fetch_sub(page_bytes as u64, Ordering::Relaxed);
     }
 
+    /// Counts other memory with page contents, which was `before` bytes and is `after` bytes.
+    pub(crate) fn change(&self, before: u64, after: u64) {
+        if after >= before {
+            self.add(after - before);
+        } else {
+            self.bytes.fetch_sub(before - after, Ordering::Relaxed);
+        }
+    }
+
     fn add(&self, bytes: u64) {
         let now = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.bytes_max.fetch_max(now, Ordering::Relaxed);

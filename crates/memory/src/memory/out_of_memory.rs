@@ -5,22 +5,23 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hiroba_base::PageRange;
 
 use super::SharedMemory;
 use crate::{
     MemoryError,
-    swap::{SwapSeal, SwapStore},
+    swap::{Lenders, SwapSeal, SwapStore},
 };
 
 /// Parameters of the swap file.
 pub struct SwapOptions<'a> {
-    /// The directory on this node's disk.
-    pub directory: &'a Path,
-    /// The maximum length of the file; without it the space on the disk is the limit.
-    pub bytes_max: Option<u64>,
+    /// The directory on this node's disk for a swap file, and the maximum length of the file; without that
+    /// the space on the disk is the limit.
+    pub file: Option<(&'a Path, Option<u64>)>,
+    /// Other nodes whose memory is used before the file.
+    pub lenders: Option<Arc<dyn Lenders>>,
     /// Seals the pages.
     pub seal: Box<dyn SwapSeal>,
     /// Ends the process when a swapped-out page cannot be read.
@@ -29,9 +30,7 @@ pub struct SwapOptions<'a> {
 
 impl core::fmt::Debug for SwapOptions<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let SwapOptions { directory, bytes_max, .. } = self;
-        let mut shown = f.debug_struct("SwapOptions");
-        shown.field("directory", directory).field("bytes_max", bytes_max).finish_non_exhaustive()
+        f.debug_struct("SwapOptions").field("file", &self.file).finish_non_exhaustive()
     }
 }
 
@@ -77,8 +76,9 @@ impl Swap {
 }
 
 impl SharedMemory {
-    /// Lets pages be swapped to a file in a directory ([`page_out`](Self::page_out)). From now on
-    /// [`take_came`](Self::take_came) returns granules that got frames.
+    /// Lets pages be swapped to a file in a directory, and to memory of other nodes
+    /// ([`page_out`](Self::page_out)). From now on [`take_came`](Self::take_came) returns granules that got
+    /// frames.
     ///
     /// # Errors
     /// Fails if no file can be made there.
@@ -86,8 +86,8 @@ impl SharedMemory {
     /// # Panics
     /// Panics if there is a swap file already.
     pub fn open_swap(&self, options: SwapOptions<'_>) -> Result<(), MemoryError> {
-        let SwapOptions { directory, bytes_max, seal, lost } = options;
-        let file = SwapStore::open(directory, bytes_max, self.granule().bytes(), seal)?;
+        let SwapOptions { file, lenders, seal, lost } = options;
+        let file = SwapStore::open(file, lenders, self.granule().bytes(), seal)?;
         self.set_swap(file, lost);
         Ok(())
     }
@@ -202,6 +202,12 @@ impl SharedMemory {
         core::mem::take(&mut *swap.came.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Counts memory that this node keeps for others, or for itself outside of frames: `bytes` is the new
+    /// amount, `before` the old one.
+    pub fn note_kept_bytes(&self, before: u64, bytes: u64) {
+        self.account().change(before, bytes);
+    }
+
     /// Returns the traffic between memory and the swap file.
     pub fn swap_tallies(&self) -> SwapTallies {
         let Some(swap) = self.swap.get() else { return SwapTallies::default() };
@@ -219,8 +225,6 @@ impl SharedMemory {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use hiroba_base::PageId;
 
     use super::*;

@@ -89,7 +89,11 @@ impl Store for Disk {
 
 pub(crate) fn file_on(disk: &Disk, slots: u64) -> SwapStore {
     let file = SlotFile::over(Box::new(disk.clone()), Path::new("/swap"), slots * UNIT as u64, UNIT);
-    SwapStore::over(file, UNIT, Box::new(Toy))
+    SwapStore::over(Some(file), None, UNIT, Box::new(Toy))
+}
+
+fn free_slots(store: &SwapStore) -> usize {
+    store.file.as_ref().map_or(0, SlotFile::free_slots)
 }
 
 fn range(first: u64, count: u64) -> PageRange {
@@ -143,7 +147,7 @@ fn what_leaves_comes_back_and_its_slots_are_used_again() {
     assert_eq!(come_back(&mut file, range(0, 1 << 40)), Ok(200 * UNIT as u64));
     assert_eq!((file.len(), file.back.len()), (0, 200));
     file.discard(range(0, 1 << 40));
-    assert_eq!((file.back.len(), file.file.free_slots()), (0, 200));
+    assert_eq!((file.back.len(), free_slots(&file)), (0, 200));
 }
 
 #[test]
@@ -238,7 +242,7 @@ fn what_leaves_unchanged_again_is_not_written_again() {
     );
     // What has become zeros gives its slot up.
     file.take_in(range(0, 2), |_, room| room.fill(0)).unwrap();
-    assert_eq!((file.len(), file.back.len(), file.file.free_slots()), (0, 6, 2));
+    assert_eq!((file.len(), file.back.len(), free_slots(&file)), (0, 6, 2));
 }
 
 #[test]
@@ -259,7 +263,7 @@ fn no_two_contents_are_stored_under_one_count() {
     }
     let (disk, sealed) = (Disk::default(), Arc::default());
     let file = SlotFile::over(Box::new(disk.clone()), Path::new("/swap"), 100 * UNIT as u64, UNIT);
-    let mut file = SwapStore::over(file, UNIT, Box::new(Watching(Arc::clone(&sealed))));
+    let mut file = SwapStore::over(Some(file), None, UNIT, Box::new(Watching(Arc::clone(&sealed))));
     for fill in 1..5 {
         file.take_in(range(0, 1), |_, room| room.fill(fill)).unwrap();
         let stored = disk.0.lock().unwrap().bytes.clone();
@@ -364,7 +368,8 @@ fn a_real_file_has_no_name_and_only_its_owner_may_read_it() {
     let directory = std::env::temp_dir().join(format!("hiroba-swap-test-{}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();
     let names = || std::fs::read_dir(&directory).unwrap().count();
-    let mut file = SwapStore::open(&directory, Some(100 * UNIT as u64), UNIT, Box::new(Toy)).unwrap();
+    let mut file =
+        SwapStore::open(Some((&directory, Some(100 * UNIT as u64))), None, UNIT, Box::new(Toy)).unwrap();
     file.take_in(range(0, 100), content).unwrap();
     assert_eq!(names(), 0);
     let full = file.take_in(range(200, 1), content);
@@ -381,4 +386,159 @@ fn a_real_file_has_no_name_and_only_its_owner_may_read_it() {
         matches!(no_directory, MemoryError::SwapDirectory { errno: Errno::NOTDIR, .. }),
         "{no_directory:?}"
     );
+}
+
+/// Other nodes with room for some granules, which can be taken back.
+#[derive(Default)]
+struct Neighbours(Mutex<NeighboursState>);
+
+#[derive(Default)]
+struct NeighboursState {
+    room: usize,
+    lent: BTreeMap<PageId, (u64, Vec<u8>)>,
+    back: std::collections::BTreeSet<PageId>,
+    returned: BTreeMap<PageId, (u64, Vec<u8>)>,
+    is_dead: bool,
+    stores: usize,
+}
+
+impl Lenders for Neighbours {
+    fn may_lend(&self) -> bool {
+        let state = self.0.lock().unwrap();
+        state.lent.len() < state.room || !state.back.is_empty()
+    }
+
+    fn lend(&self, granules: &[(PageId, u64)], bytes: &[u8]) -> usize {
+        let mut state = self.0.lock().unwrap();
+        let mut lent = 0;
+        for ((granule, stamp), bytes) in granules.iter().zip(bytes.chunks(UNIT)) {
+            if state.lent.len() == state.room && !state.lent.contains_key(granule) {
+                let Some(gives_way) = state.back.pop_last() else { break };
+                state.lent.remove(&gives_way);
+            }
+            state.back.remove(granule);
+            state.lent.insert(*granule, (*stamp, bytes.to_vec()));
+            lent += 1;
+        }
+        state.stores += lent;
+        lent
+    }
+
+    fn keep(&self, granule: PageId, stamp: u64) -> bool {
+        let mut state = self.0.lock().unwrap();
+        state.back.remove(&granule) && state.lent[&granule].0 == stamp
+    }
+
+    fn fetch(&self, granules: &[(PageId, u64)], bytes: &mut [u8]) -> Result<(), LenderLost> {
+        let state = self.0.lock().unwrap();
+        for ((granule, stamp), room) in granules.iter().zip(bytes.chunks_mut(UNIT)) {
+            let found = state.returned.get(granule).or_else(|| state.lent.get(granule));
+            let lost = LenderLost { granule: *granule, lender: hiroba_base::NodeId(3) };
+            let (stored, bytes) = found.filter(|_| !state.is_dead).ok_or(lost)?;
+            assert_eq!(stored, stamp);
+            room.copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    fn note_back(&self, granules: &[PageId]) {
+        let mut state = self.0.lock().unwrap();
+        for granule in granules {
+            if state.returned.remove(granule).is_none() {
+                state.back.insert(*granule);
+            }
+        }
+    }
+
+    fn discard(&self, granules: &[PageId]) {
+        let mut state = self.0.lock().unwrap();
+        for granule in granules {
+            state.lent.remove(granule);
+            state.back.remove(granule);
+            state.returned.remove(granule);
+        }
+    }
+
+    fn homeless(&self) -> Option<(PageId, u64, Vec<u8>)> {
+        let state = self.0.lock().unwrap();
+        state.returned.first_key_value().map(|(granule, (stamp, bytes))| (*granule, *stamp, bytes.clone()))
+    }
+}
+
+fn store_with(disk: Option<(&Disk, u64)>, room: usize) -> (SwapStore, Arc<Neighbours>) {
+    let neighbours = Arc::new(Neighbours::default());
+    neighbours.0.lock().unwrap().room = room;
+    let file = disk.map(|(disk, slots)| {
+        SlotFile::over(Box::new(disk.clone()), Path::new("/swap"), slots * UNIT as u64, UNIT)
+    });
+    (SwapStore::over(file, Some(neighbours.clone()), UNIT, Box::new(Toy)), neighbours)
+}
+
+#[test]
+fn neighbours_come_before_the_disk_and_the_disk_before_nothing() {
+    let disk = Disk::default();
+    let (mut store, neighbours) = store_with(Some((&disk, 10)), 20);
+    assert_eq!(store.take_in(range(0, 25), content), Ok(5 * UNIT as u64));
+    assert_eq!((store.len(), neighbours.0.lock().unwrap().lent.len()), (25, 20));
+    let full = store.take_in(range(100, 6), content);
+    assert!(matches!(full, Err(MemoryError::SwapFull { .. })), "{full:?}");
+    assert_eq!(store.take_in(range(100, 5), content), Ok(5 * UNIT as u64));
+    assert_eq!(come_back(&mut store, range(0, 200)), Ok(10 * UNIT as u64), "the others come from neighbours");
+    // All of them stay where they are until they are changed.
+    let stores = neighbours.0.lock().unwrap().stores;
+    assert_eq!(store.take_in(range(0, 25), content), Ok(0));
+    assert_eq!(neighbours.0.lock().unwrap().stores, stores);
+    assert_eq!(come_back(&mut store, range(0, 25)), Ok(5 * UNIT as u64));
+    store.take_in(range(0, 2), changed).unwrap();
+    assert!(versions(&mut store, range(0, 2)).iter().all(|(_, is_changed)| *is_changed));
+    store.discard(range(0, 1 << 40));
+    assert_eq!((neighbours.0.lock().unwrap().lent.len(), free_slots(&store)), (0, 10));
+}
+
+#[test]
+fn without_a_disk_neighbours_are_all_there_is() {
+    let (mut store, neighbours) = store_with(None, 3);
+    assert_eq!(store.take_in(range(0, 4), content), Err(MemoryError::NoLender));
+    assert_eq!((store.len(), neighbours.0.lock().unwrap().lent.len()), (0, 0), "none was taken in");
+    assert_eq!(store.take_in(range(0, 3), content), Ok(0));
+    come_back(&mut store, range(0, 2)).unwrap();
+    // What is in memory gives way there.
+    assert_eq!(store.take_in(range(10, 2), content), Ok(0));
+    let unread = |_, _: &mut [u8]| panic!("there is no room for it");
+    assert_eq!(store.take_in(range(0, 1), unread), Err(MemoryError::NoLender));
+    come_back(&mut store, range(0, 20)).unwrap();
+}
+
+#[test]
+fn what_neighbours_return_goes_to_the_disk() {
+    let disk = Disk::default();
+    let (mut store, neighbours) = store_with(Some((&disk, 2)), 4);
+    store.take_in(range(0, 4), content).unwrap();
+    {
+        let mut state = neighbours.0.lock().unwrap();
+        state.room = 1;
+        for granule in 1..4 {
+            let bytes = state.lent.remove(&PageId(granule)).unwrap();
+            state.returned.insert(PageId(granule), bytes);
+        }
+    }
+    // Two of the three have room on the disk.
+    assert!(store.take_in(range(50, 1), content).is_err());
+    assert_eq!((neighbours.0.lock().unwrap().returned.len(), store.len()), (1, 4));
+    assert_eq!(come_back(&mut store, range(0, 4)), Ok(2 * UNIT as u64));
+}
+
+#[test]
+fn what_a_dead_or_faulty_neighbour_had_is_lost_by_name() {
+    let (mut store, neighbours) = store_with(None, 4);
+    store.take_in(range(5, 2), content).unwrap();
+    neighbours.0.lock().unwrap().is_dead = true;
+    let lost = come_back(&mut store, range(5, 1)).unwrap_err();
+    assert_eq!(lost, MemoryError::LenderLost { page: PageId(5), lender: hiroba_base::NodeId(3) });
+    assert!(lost.to_string().contains("from the memory that node 3 lends"), "{lost}");
+    let mut state = neighbours.0.lock().unwrap();
+    state.is_dead = false;
+    state.lent.get_mut(&PageId(5)).unwrap().1[7] ^= 1;
+    drop(state);
+    assert_eq!(come_back(&mut store, range(5, 1)), Err(MemoryError::LentCorrupted { page: PageId(5) }));
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use hiroba_base::{NodeId, PageSize};
 use hiroba_fabric::Fabric;
 use hiroba_memory::fault::{self, FaultHandler, FaultSource, FaultSourceKind};
-use hiroba_memory::{ForkGuard, MemoryConfig, MemoryError, SharedMemory, Twins};
+use hiroba_memory::{ForkGuard, Lenders, MemoryConfig, MemoryError, SharedMemory, Twins};
 use hiroba_paging::PolicyKind;
 use hiroba_protocol::aurc::mapped::MappingRule;
 use hiroba_protocol::{Consistency, Engine, HomePolicy, Protocol, WriteTracking};
@@ -28,6 +28,7 @@ use crate::runtime::follow::ProgramImage;
 use crate::runtime::heap::Heap;
 use crate::runtime::host::Core;
 use crate::runtime::host::races::Races;
+use crate::runtime::lending::LentMemory;
 use crate::runtime::liveness::Peers;
 use crate::runtime::lulls::Lulls;
 use crate::runtime::mapping::Unmapped;
@@ -63,6 +64,7 @@ impl Runtime {
             prefetch: true,
             budget: None,
             headroom: None,
+            lending: None,
             explains: false,
         })
     }
@@ -80,8 +82,17 @@ impl Runtime {
         let program_protocol = program_protocol_of(&job, protocol)?;
         let nodes = job.addresses.len() as u16;
         let memory = Arc::new(ends.reserve_memory(&job)?);
-        swap::open(&job, &memory, |error| Runtime::end_for(&error.to_string()))?;
         let page_size = default_page_size(&memory, job.coherence.page_size)?;
+        let headroom = (nodes > 1).then(|| Headroom::find(nodes_here(&job)));
+        let budget = budget_of(&job, page_size, headroom.as_ref())?;
+        let lending = match (ends.open_lending(&job)?, &budget) {
+            (Some(fabric), Some(budget)) => {
+                Some(Arc::new(LentMemory::new(fabric, &job, budget.limit_bytes, Arc::clone(&memory))))
+            }
+            _ => None,
+        };
+        let lenders = lending.clone().map(|lending| lending as Arc<dyn Lenders>);
+        swap::open(&job, &memory, lenders, |error| Runtime::end_for(&error.to_string()))?;
         let write_tracking = if protocol.needs_write_faults() {
             WriteTrackingChoice::Fault
         } else {
@@ -101,7 +112,6 @@ impl Runtime {
         let granule_bytes = memory.granule().bytes() as u32;
         let recorder = ends.open_trace(&job, granule_bytes)?;
         let threads_per_node = u32::from(job.threads_per_node);
-        let headroom = (nodes > 1).then(|| Headroom::find(nodes_here(&job)));
         let control = Some(control);
         Runtime::assemble(Parts {
             me: job.node,
@@ -122,8 +132,9 @@ impl Runtime {
             program_protocol,
             home_policy,
             prefetch: job.coherence.prefetch,
-            budget: budget_of(&job, page_size, headroom.as_ref())?,
+            budget,
             headroom,
+            lending,
             explains: job.explains && nodes > 1,
         })
     }
@@ -150,6 +161,7 @@ impl Runtime {
             prefetch,
             budget,
             headroom,
+            lending,
             explains,
         } = parts;
         let granule_bytes = memory.granule().bytes() as u32;
@@ -163,7 +175,7 @@ impl Runtime {
         let mut engine = if looks_for_races {
             Consistency::looking_for_races(me, limits)
         } else {
-            // Pages written to the disk are in no frame that others could read.
+            // Pages that are out are in no frame that others could read.
             let is_readable = !budget.as_ref().is_some_and(Budget::has_swap);
             let one_sided = fabric.as_deref().filter(|_| is_readable).and_then(|fabric| fabric.one_sided());
             let reached = NodeId::all(nodes)
@@ -223,6 +235,7 @@ impl Runtime {
             faults,
             unmapped: Unmapped::over(fabric_name),
             fabric,
+            lending,
             core: Mutex::new(core),
             serving: Serving { service, lulls, messages_received: AtomicU64::new(0), peers },
             allocations: Allocations { heap, space, regions_made: Mutex::new(()) },
@@ -283,6 +296,7 @@ struct Parts {
     prefetch: bool,
     budget: Option<Budget>,
     headroom: Option<Headroom>,
+    lending: Option<Arc<LentMemory>>,
     /// True if the account reports waiting time by region.
     explains: bool,
 }
@@ -407,7 +421,7 @@ fn budget_of(
     let Some(bytes) = limit.bytes.or_else(share) else { return Ok(None) };
     let budget = Budget::new(bytes, page_bytes, kind);
     let budget = if limit.bytes.is_none() { budget.by_default() } else { budget };
-    Ok(Some(if limit.swap.is_some() { budget.with_swap(kind) } else { budget }))
+    Ok(Some(if limit.swap.is_some() || !job.lending.is_empty() { budget.with_swap(kind) } else { budget }))
 }
 
 fn open_faults(

@@ -224,7 +224,7 @@ pub fn may_run_first() -> bool {
 
 /// Requests a short time slice for the calling thread. It lets the scheduler interrupt a computing thread at
 /// once rather than after milliseconds (sched_setattr(2), Linux 6.12; older kernels ignore it).
-fn ask_for_short_slices() {
+pub(crate) fn ask_for_short_slices() {
     const SLICE: Duration = Duration::from_micros(100);
     let attributes = libc::sched_attr {
         size: size_of::<libc::sched_attr>() as u32,

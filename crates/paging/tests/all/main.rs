@@ -1,5 +1,6 @@
 //! Tests of the paging room.
 
 mod conformance;
+mod lending;
 mod models;
 mod traces;

@@ -139,7 +139,10 @@ impl Runtime {
             Ok(()) => {
                 self.account.tallies.evictions.fetch_add(core.note_left(range), Relaxed);
             }
-            Err(error @ (MemoryError::SwapFull { .. } | MemoryError::SwapWrite { .. })) => {
+            Err(
+                error
+                @ (MemoryError::SwapFull { .. } | MemoryError::SwapWrite { .. } | MemoryError::NoLender),
+            ) => {
                 core.budget.iter_mut().for_each(Budget::note_swap_failure);
                 if !std::mem::replace(&mut core.is_swap_failure_told, true) {
                     self.remark(error.to_string());
@@ -160,7 +163,16 @@ impl Runtime {
     pub(super) fn evict(&self, core: &mut Core) {
         core.begin_to_record(&self.memory, self.me);
         let held_bytes = core.held_bytes(&self.memory);
-        if !core.budget.as_ref().is_some_and(|budget| budget.is_exceeded(held_bytes)) {
+        let Some(budget) = &core.budget else { return };
+        let is_exceeded = budget.is_exceeded(held_bytes);
+        if let Some(lending) = &self.lending {
+            let beside = held_bytes.saturating_sub(self.memory.resident_bytes());
+            lending.note_limit(budget.present_bytes().saturating_sub(beside));
+            if is_exceeded {
+                lending.take_back();
+            }
+        }
+        if !is_exceeded {
             return;
         }
         loop {

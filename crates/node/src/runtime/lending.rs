@@ -1,0 +1,306 @@
+//! Memory that nodes lend each other (`--lend`): the machine of `crates/paging` over a fabric of its own.
+//!
+//! A thread that moves pages out or in has the core's lock, and waits for other nodes. They answer
+//! nevertheless, because what serves them here, the *lending thread*, takes only the machine's lock, and the
+//! waiting thread receives its answer itself.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant as Clock};
+
+use hiroba_base::{Instant, NodeId, PageId};
+use hiroba_fabric::{Fabric, TcpFabric, Unsent};
+use hiroba_memory::{LenderLost, Lenders, SharedMemory};
+use hiroba_paging::lending::{Lending, Lent, Lost, Message, Tallies};
+use hiroba_wire::control::JobDescription;
+use smallvec::SmallVec;
+
+use crate::runtime::Runtime;
+use crate::runtime::service::ask_for_short_slices;
+
+/// A node lends only as long as this part of its own limit stays free.
+const RESERVE_PART: u64 = 8;
+
+/// What a lender takes back undercuts its limit by this part, like what it evicts itself.
+const SLACK_PART: u64 = 64;
+
+/// Interval at which the lending thread looks whether pages at home have found room.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How long a wait sleeps before it looks at other causes.
+const NAP: Duration = Duration::from_millis(20);
+
+/// How long a thread waits for an answer to its first request for room, and how long none does after one was
+/// in vain: the other node does not run, or cannot be reached.
+const GRANT_WAIT: Duration = Duration::from_secs(1);
+
+/// A thread that lends faster than the network carries waits at this many queued bytes.
+const BACKLOG_BYTES_MAX: usize = 8 << 20;
+
+/// Peers with posted messages.
+type Posted = SmallVec<[NodeId; 4]>;
+
+/// The machine, and what changes under the same lock.
+#[derive(Debug)]
+struct Machine {
+    lending: Lending,
+    /// The memory of pages kept here, as it was last counted.
+    kept_bytes: u64,
+    /// Until then no thread waits for a grant.
+    grants_not_awaited_until: Option<Clock>,
+}
+
+/// One node's part in lending.
+pub(crate) struct LentMemory {
+    fabric: TcpFabric,
+    machine: Mutex<Machine>,
+    memory: Arc<SharedMemory>,
+    granule_bytes: usize,
+    /// The node's memory limit for now.
+    limit_bytes: AtomicU64,
+    /// What it lends at most.
+    lend_bytes_max: u64,
+    /// How long a lender may be silent before its pages count as lost; `None` for any time.
+    dead_after: Option<Duration>,
+    began: Clock,
+    /// Number of messages received.
+    received: AtomicU64,
+    /// Number of threads that wait for an answer.
+    waiting: AtomicU32,
+}
+
+impl core::fmt::Debug for LentMemory {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("LentMemory").field("machine", &self.machine).finish_non_exhaustive()
+    }
+}
+
+impl LentMemory {
+    pub(crate) fn new(
+        fabric: TcpFabric,
+        job: &JobDescription,
+        limit_bytes: u64,
+        memory: Arc<SharedMemory>,
+    ) -> LentMemory {
+        let lending = Lending::new(job.node, job.addresses.len() as u16);
+        let lend = job.coherence.lend.map_or(0, |lend| lend.bytes_of(limit_bytes));
+        LentMemory {
+            fabric,
+            machine: Mutex::new(Machine { lending, kept_bytes: 0, grants_not_awaited_until: None }),
+            granule_bytes: memory.granule().bytes(),
+            memory,
+            limit_bytes: AtomicU64::new(limit_bytes),
+            lend_bytes_max: lend,
+            dead_after: (job.dead_after_ms > 0).then(|| Duration::from_millis(job.dead_after_ms)),
+            began: Clock::now(),
+            received: AtomicU64::new(0),
+            waiting: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn tallies(&self) -> Tallies {
+        self.lock().lending.tallies()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Machine> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.began.elapsed().as_nanos() as u64)
+    }
+
+    /// Returns the number of pages that this node can lend room for, if it keeps `free_part` of its limit.
+    fn room(&self, machine: &Machine, free_part: u64) -> u64 {
+        let own = self.memory.resident_bytes().saturating_sub(machine.kept_bytes);
+        let limit = self.limit_bytes.load(Ordering::Relaxed);
+        let spare = (limit - limit / free_part).saturating_sub(own);
+        spare.min(self.lend_bytes_max) / self.granule_bytes as u64
+    }
+
+    /// Records the node's limit, which is lower while its machine is short of memory.
+    pub(crate) fn note_limit(&self, bytes: u64) {
+        // Relaxed: a threshold, which orders nothing.
+        self.limit_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes room and pages back from other nodes, because this one has exceeded its limit.
+    pub(crate) fn take_back(&self) {
+        let mut machine = self.lock();
+        if machine.lending.room_granted() == 0 {
+            return;
+        }
+        let room = self.room(&machine, SLACK_PART).min(machine.lending.room_granted());
+        machine.lending.set_room(room);
+        self.release(machine);
+    }
+
+    /// Posts what the machine has to send, counts the memory of pages kept here, unlocks, and sends.
+    fn release(&self, mut machine: MutexGuard<'_, Machine>) {
+        let mut posted = Posted::new();
+        while let Some((to, message)) = machine.lending.poll_send() {
+            let (head, content) = message.encode();
+            if self.fabric.post(to, Unsent::new(&[&head, content])) && !posted.contains(&to) {
+                posted.push(to);
+            }
+        }
+        let kept_bytes = machine.lending.pages_here() * self.granule_bytes as u64;
+        let before = std::mem::replace(&mut machine.kept_bytes, kept_bytes);
+        self.memory.note_kept_bytes(before, kept_bytes);
+        drop(machine);
+        posted.into_iter().for_each(|to| self.fabric.push(to));
+    }
+
+    fn handle(&self, from: NodeId, bytes: &[u8]) {
+        let message = Message::decode(bytes, self.granule_bytes).unwrap_or_else(|bad| {
+            Runtime::end_for(&format!("a message from node {from} is invalid: {bad}"));
+        });
+        self.received.fetch_add(1, Ordering::Relaxed);
+        let mut machine = self.lock();
+        if matches!(message, Message::Ask { .. }) {
+            // What was granted stays granted; only a shortage takes it back.
+            let room = self.room(&machine, RESERVE_PART).max(machine.lending.room_granted());
+            machine.lending.set_room(room);
+        }
+        machine.lending.handle_message(self.now(), from, message);
+        self.release(machine);
+    }
+
+    /// Receives, for at most `time` if there is nothing.
+    fn receive(&self, wakes: u64, time: Duration) {
+        let result = self.fabric.poll_since(wakes, Some(time), &mut |from, bytes| self.handle(from, bytes));
+        if let Err(error) = result {
+            Runtime::end_for(&format!("cannot receive from other nodes about lent memory: {error}"));
+        }
+    }
+
+    /// Serves other nodes until `is_over`. Called by the lending thread.
+    pub(crate) fn serve(&self, is_over: impl Fn() -> bool) {
+        // It runs for microseconds, and while it waits for a processor another node stands still.
+        ask_for_short_slices();
+        while !is_over() {
+            let before = self.received.load(Ordering::Relaxed);
+            self.receive(self.fabric.wakes(), LOOK_EVERY);
+            if self.waiting.load(Ordering::SeqCst) > 0 && self.received.load(Ordering::Relaxed) != before {
+                self.fabric.wake();
+            }
+            let mut machine = self.lock();
+            machine.lending.handle_time(self.now());
+            self.release(machine);
+        }
+    }
+
+    /// Receives until `look` has an outcome.
+    fn wait<T>(&self, mut look: impl FnMut(&mut Machine) -> Option<T>) -> T {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let outcome = loop {
+            let wakes = self.fabric.wakes();
+            let mut machine = self.lock();
+            let outcome = look(&mut machine);
+            self.release(machine);
+            if let Some(outcome) = outcome {
+                break outcome;
+            }
+            self.receive(wakes, NAP);
+        };
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        outcome
+    }
+
+    /// Lends one page, and waits for room if a lender was asked. Returns false if there is none.
+    fn lend_one(&self, granule: PageId, stamp: u64, bytes: &[u8]) -> bool {
+        let began = Clock::now();
+        self.wait(|machine| match machine.lending.lend(self.now(), granule, stamp, bytes) {
+            Lent::Sent => Some(true),
+            Lent::NoRoom => Some(false),
+            Lent::Asked => {
+                let now = Clock::now();
+                let is_vain = machine.grants_not_awaited_until.is_some_and(|until| now < until);
+                if !is_vain && began.elapsed() >= GRANT_WAIT {
+                    machine.grants_not_awaited_until = Some(now + GRANT_WAIT);
+                }
+                (is_vain || began.elapsed() >= GRANT_WAIT).then_some(false)
+            }
+        })
+    }
+
+    /// Returns the lender that has been silent for too long, if there is one.
+    fn silent_lender(&self) -> Option<NodeId> {
+        let (node, silence) = self.fabric.longest_silence()?;
+        self.dead_after.is_some_and(|dead_after| silence >= dead_after).then_some(node)
+    }
+}
+
+impl Lenders for LentMemory {
+    fn may_lend(&self) -> bool {
+        self.lock().lending.may_lend(self.now())
+    }
+
+    fn lend(&self, granules: &[(PageId, u64)], bytes: &[u8]) -> usize {
+        let mut lent = 0;
+        let mut machine = self.lock();
+        for (&(granule, stamp), bytes) in granules.iter().zip(bytes.chunks(self.granule_bytes)) {
+            if machine.lending.lend(self.now(), granule, stamp, bytes) != Lent::Sent {
+                self.release(machine);
+                if !self.lend_one(granule, stamp, bytes) {
+                    return lent;
+                }
+                machine = self.lock();
+            }
+            lent += 1;
+        }
+        self.release(machine);
+        while self.fabric.backlog_bytes_all() > BACKLOG_BYTES_MAX && self.silent_lender().is_none() {
+            self.receive(self.fabric.wakes(), NAP);
+        }
+        lent
+    }
+
+    fn keep(&self, granule: PageId, stamp: u64) -> bool {
+        self.lock().lending.keep(granule, stamp)
+    }
+
+    fn fetch(&self, granules: &[(PageId, u64)], bytes: &mut [u8]) -> Result<(), LenderLost> {
+        let mut machine = self.lock();
+        granules.iter().for_each(|(granule, stamp)| machine.lending.request(*granule, *stamp));
+        self.release(machine);
+        let mut awaited = granules.iter().zip(bytes.chunks_mut(self.granule_bytes));
+        let mut next = awaited.next();
+        self.wait(|machine| {
+            while let Some((name, room)) = &mut next {
+                let (granule, stamp) = **name;
+                match machine.lending.take(granule, stamp) {
+                    Ok(Some(bytes)) => room.copy_from_slice(&bytes),
+                    Ok(None) => {
+                        let lender = self.silent_lender()?;
+                        return Some(Err(LenderLost { granule, lender }));
+                    }
+                    Err(Lost::Died(lender) | Lost::Missing(lender)) => {
+                        return Some(Err(LenderLost { granule, lender }));
+                    }
+                    Err(Lost::NotLent) => unreachable!("{granule} is fetched from where it was lent"),
+                }
+                next = awaited.next();
+            }
+            Some(Ok(()))
+        })
+    }
+
+    fn note_back(&self, granules: &[PageId]) {
+        let mut machine = self.lock();
+        granules.iter().for_each(|granule| machine.lending.note_back(*granule));
+        self.release(machine);
+    }
+
+    fn discard(&self, granules: &[PageId]) {
+        let mut machine = self.lock();
+        granules.iter().for_each(|granule| machine.lending.discard(*granule));
+        self.release(machine);
+    }
+
+    fn homeless(&self) -> Option<(PageId, u64, Vec<u8>)> {
+        let machine = self.lock();
+        let (granule, stamp, bytes) = machine.lending.homeless()?;
+        Some((granule, stamp, bytes.to_vec()))
+    }
+}
