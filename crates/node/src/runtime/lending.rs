@@ -15,6 +15,7 @@ use hiroba_paging::lending::{Lending, Lent, Lost, Message, Tallies};
 use hiroba_wire::control::JobDescription;
 use smallvec::SmallVec;
 
+use crate::own_memory;
 use crate::runtime::Runtime;
 use crate::runtime::service::ask_for_short_slices;
 
@@ -147,6 +148,7 @@ impl LentMemory {
         let kept_bytes = machine.lending.pages_here() * self.granule_bytes as u64;
         let before = std::mem::replace(&mut machine.kept_bytes, kept_bytes);
         self.memory.note_kept_bytes(before, kept_bytes);
+        own_memory::note_elsewhere(before, kept_bytes);
         drop(machine);
         posted.into_iter().for_each(|to| self.fabric.push(to));
     }
