@@ -320,8 +320,8 @@ impl Threads {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Returns every thread that has a place, and the call in which it sleeps. A thread that has been answered
-    /// does not sleep, although it may get no processor for a long time.
+    /// Returns every thread that has a place, and the call in which it sleeps. A thread that has been
+    /// answered does not sleep, although it may get no processor for a long time.
     pub(crate) fn sleeps(&self) -> Vec<(u32, Option<Sleep>)> {
         let of = |place: &Place| place.sleep().filter(|_| !place.for_calls.is_answered());
         self.in_use().map(|(number, place)| (number, of(place))).collect()
