@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use crate::context;
 use crate::job::{self, FORMAT_BYTES};
-use crate::llvm;
+use crate::library;
 use crate::runtime;
 
 /// The formats of both libraries where none is set.
@@ -15,7 +15,7 @@ const DEFAULT: &str = "level %L thread %i affinity %A";
 const DEFAULT_OF_LLVM: &str = "OMP: pid %P tid %i thread %n bound to OS proc set {%A}";
 
 fn default_format() -> String {
-    if llvm::is_wanted() { DEFAULT_OF_LLVM } else { DEFAULT }.to_owned()
+    if library::is_llvm() { DEFAULT_OF_LLVM } else { DEFAULT }.to_owned()
 }
 
 /// The format that is set: shared by all nodes, and empty for the default one.

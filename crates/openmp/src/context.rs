@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ptr;
 
 use crate::job::{self, Region, SETTINGS};
-use crate::llvm::Nest;
+use crate::nest::Nest;
 use crate::records::Running;
 use crate::settings::{Schedule, settings};
 use crate::work::{Loop, Share};

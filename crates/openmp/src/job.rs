@@ -4,10 +4,21 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::face;
-use crate::llvm::Registered;
 use crate::records::{Group, Queue};
 use crate::runtime::Lock;
 use crate::work::{RING, Share, WORDS};
+
+/// The program's code that makes a copy of a `threadprivate` variable.
+pub(crate) type Construct = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+
+/// How copies of a `threadprivate` variable begin. Records are in a list of the job.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Registered {
+    pub(crate) next: *mut Registered,
+    pub(crate) variable: *mut c_void,
+    pub(crate) construct: Option<Construct>,
+}
 
 /// Where the code of a region and its data lie, and who takes part. Fields change between regions.
 #[repr(C, align(4096))]

@@ -9,7 +9,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Release};
 
 use crate::context;
-use crate::llvm;
+use crate::library;
 use crate::memory;
 use crate::runtime::Lock;
 
@@ -130,7 +130,7 @@ macro_rules! of_nested {
         /// The lock is the program's, and initialised.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(lock: *const Nested) $(-> $result)? {
-            if llvm::is_wanted() {
+            if library::is_llvm() {
                 // SAFETY: the caller's; such a lock is as Fortran's.
                 return unsafe { $fortran(lock.cast()) };
             }
@@ -164,7 +164,7 @@ of_nested! {
 /// The place is the program's.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn omp_init_nest_lock(lock: *const Nested) {
-    if llvm::is_wanted() {
+    if library::is_llvm() {
         // SAFETY: the caller's; such a lock is as Fortran's.
         return unsafe { omp_init_nest_lock_(lock.cast_mut().cast()) };
     }
@@ -188,7 +188,7 @@ unsafe extern "C-unwind" fn omp_init_nest_lock_with_hint(lock: *const Nested, _h
 /// It was initialised, and no thread uses it any more.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn omp_destroy_nest_lock(lock: *const Nested) {
-    if llvm::is_wanted() {
+    if library::is_llvm() {
         // SAFETY: the caller's; such a lock is as Fortran's.
         return unsafe { omp_destroy_nest_lock_(lock.cast_mut().cast()) };
     }

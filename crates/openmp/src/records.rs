@@ -7,9 +7,9 @@ use std::sync::atomic::{
     Ordering::Release,
 };
 
-use crate::llvm::List;
 use crate::memory;
 use crate::runtime::Held;
+use crate::task_copies::List;
 use crate::work::Function;
 
 /// What the calling thread runs, as a task.

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::job;
-use crate::llvm;
+use crate::library;
 use crate::runtime;
 use crate::work::Kind;
 
@@ -26,7 +26,7 @@ pub(crate) const MONOTONIC: u32 = 0x8000_0000;
 impl Schedule {
     /// What each library has where nothing is set.
     fn unset() -> Schedule {
-        if llvm::is_wanted() {
+        if library::is_llvm() {
             Schedule { kind: STATIC, chunk: 0 }
         } else {
             Schedule { kind: DYNAMIC, chunk: 1 }

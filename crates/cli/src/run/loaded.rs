@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::executables::Executable;
+use super::executable::Executable;
 use super::openmp::{self, Library};
 
 /// An executable, and what is known of the libraries that it loads.

@@ -6,6 +6,7 @@ mod deaths;
 mod debug;
 mod endpoints;
 mod evidence;
+mod executable;
 pub mod executables;
 pub mod guardian;
 mod handover;

@@ -2,9 +2,7 @@
 
 use std::io;
 
-use super::executables::Executable;
 use super::small_library::{Contents, SmallLibrary};
-use crate::compiler;
 use crate::failure::Failure;
 use crate::run::options::RunOptions;
 
@@ -64,13 +62,6 @@ pub(super) fn is_of_llvm(name: &str) -> bool {
 /// that stands in for GNU's.
 pub(super) fn named(name: &str) -> io::Result<SmallLibrary> {
     SmallLibrary::make(&Contents { name, versions: &VERSIONS, thread_local: None })
-}
-
-/// The functions of the library that stands in for both.
-pub(super) fn provided() -> Vec<String> {
-    let path = compiler::library_file().map(|library| library.with_file_name(compiler::OPENMP_LIBRARY));
-    let library = path.and_then(|path| Executable::read(&path).ok());
-    library.map_or_else(Vec::new, |library| library.exported)
 }
 
 /// Refuses a number of threads that the job does not have; which it has is known here on one machine

@@ -19,7 +19,8 @@ use object::endian::{I64, LittleEndian, U16, U32, U64};
 use object::pod::bytes_of;
 use rustix::fs::MemfdFlags;
 
-use super::tls_filler::PAGE_BYTES;
+/// The unit in which memory is shared.
+pub const PAGE_BYTES: u64 = 4096;
 
 /// What a library has.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@
 
 use std::io;
 
-use super::small_library::{Contents, SmallLibrary};
+use super::small_library::{Contents, PAGE_BYTES, SmallLibrary};
 
 /// What an executable says about its thread-local variables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,9 +19,6 @@ pub struct ThreadLocals {
     pub bytes: u64,
     pub alignment: u64,
 }
-
-/// The unit in which memory is shared.
-pub const PAGE_BYTES: u64 = 4096;
 
 impl ThreadLocals {
     /// Returns how far below the control block the executable's variables begin, as the loader computes it.

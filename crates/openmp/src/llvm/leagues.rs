@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
-use super::calling::Arguments;
+use super::arguments::Arguments;
 use super::{Place, Thread, number_of};
 use crate::context;
 use crate::leagues;

@@ -6,6 +6,7 @@
 //! the program starts: the atomic operations (`__kmpc_atomic_…`), which clang replaces by instructions, and
 //! what belongs to Intel's compilers alone.
 
+mod arguments;
 mod calling;
 mod dispatch;
 mod extensions;
@@ -21,13 +22,8 @@ mod task_reductions;
 mod tasks;
 mod thread_private;
 
-pub(crate) use self::nests::Nest;
-pub(crate) use self::task_reductions::{List, finish as finish_reductions};
-pub(crate) use self::thread_private::Registered;
-
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::OnceLock;
 
 use crate::context::{Context, TeamKind};
 
@@ -35,13 +31,6 @@ use crate::context::{Context, TeamKind};
 pub(crate) type Place = *const c_void;
 /// A number of a thread.
 pub(crate) type Thread = c_int;
-
-/// Returns true if the program was built for LLVM's library: some types of the program's variables and some
-/// defaults are different.
-pub(crate) fn is_wanted() -> bool {
-    static IS_WANTED: OnceLock<bool> = OnceLock::new();
-    *IS_WANTED.get_or_init(|| std::env::var_os("HIROBA_OPENMP").is_some_and(|value| value == "llvm"))
-}
 
 /// The number of a thread that all of its regions share: that in the job's team.
 fn number_of(context: &Context) -> u32 {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering
 use super::{Place, Thread};
 use crate::context::{self, Context, TeamKind};
 use crate::memory;
+use crate::nest::{BITS, Nest};
 use crate::runtime::{self, wait_until};
 use crate::shares;
 
@@ -19,7 +20,6 @@ struct Bounds {
     step: i64,
 }
 
-const BITS: u64 = 64;
 /// The most iterations of a nest.
 const ITERATIONS_MAX: u64 = 1 << 33;
 
@@ -31,44 +31,6 @@ impl Bounds {
             return last.max(0) as u64;
         }
         ((i128::from(last) - i128::from(first)) / i128::from(step) + 1).max(0) as u64
-    }
-}
-
-/// What a thread knows of the nest that it is in.
-#[derive(Debug)]
-pub(crate) struct Nest {
-    /// For each loop: its first value, its step, and how many iterations it has.
-    loops: Vec<(i64, i64, u64)>,
-    bits: *const AtomicU64,
-    share: &'static crate::work::Share,
-}
-
-impl Nest {
-    /// The number of an iteration; `None` if it is none of the nest's.
-    ///
-    /// # Safety
-    /// `at` has a number for each loop.
-    unsafe fn number_of(&self, at: *const i64) -> Option<u64> {
-        self.loops.iter().enumerate().try_fold(0, |number, (place, (first, step, count))| {
-            // SAFETY: the caller's.
-            let at = unsafe { at.wrapping_add(place).read() };
-            let distance = if *step > 0 { at.wrapping_sub(*first) } else { first.wrapping_sub(at) };
-            let iteration = u64::try_from(distance).ok()? / step.unsigned_abs();
-            let iteration = Some(iteration).filter(|iteration| iteration < count)?;
-            Some(number * count + iteration)
-        })
-    }
-
-    /// The word and the bit of an iteration.
-    ///
-    /// # Safety
-    /// As above.
-    unsafe fn bit_of(&self, at: *const i64) -> Option<(&AtomicU64, u64)> {
-        // SAFETY: the caller's.
-        let number = unsafe { self.number_of(at) }?;
-        let word = self.bits.wrapping_add((number / BITS) as usize);
-        // SAFETY: `begin` made a bit for each iteration; they stay until all threads are past the nest.
-        Some((unsafe { &*word }, 1 << (number % BITS)))
     }
 }
 

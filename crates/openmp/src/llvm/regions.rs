@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use super::calling::Arguments;
+use super::arguments::Arguments;
 use super::{Place, Thread, number_of};
 use crate::context;
 use crate::parallel::{self, GOMP_parallel_end};

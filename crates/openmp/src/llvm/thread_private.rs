@@ -7,22 +7,12 @@ use std::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Orderin
 
 use super::{Place, Thread, number_of};
 use crate::context;
-use crate::job;
+use crate::job::{self, Construct, Registered};
 use crate::memory;
 use crate::runtime::in_program;
 
-type Construct = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 type ConstructFrom = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> *mut c_void;
 type Destroy = unsafe extern "C-unwind" fn(*mut c_void);
-
-/// How copies of a variable begin. Records are in a list of the job.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct Registered {
-    next: *mut Registered,
-    variable: *mut c_void,
-    construct: Option<Construct>,
-}
 
 /// Says how copies of a variable begin. The copies live as long as the process.
 #[unsafe(no_mangle)]

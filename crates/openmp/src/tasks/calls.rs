@@ -9,11 +9,11 @@ use std::sync::atomic::{
 use super::{complete, dependences, is_full, may_defer, run, run_as, task_within, ticks, work_until};
 use crate::context::{self, Context};
 use crate::job;
-use crate::llvm;
 use crate::memory;
 use crate::records::{self, Family, Group, Running, Task};
 use crate::runtime::wait_until;
 use crate::settings::settings;
+use crate::task_copies;
 use crate::work::Function;
 
 /// Copies a task's data with the constructors of their types.
@@ -334,7 +334,7 @@ pub(crate) extern "C-unwind" fn GOMP_taskgroup_end() {
         let is_ours = |task: &Task| ptr::eq(task.group.load(Relaxed), place);
         work_until(context, is_ours, || group.tasks.load(Acquire) == 0);
     }
-    llvm::finish_reductions(group);
+    task_copies::finish(&group.list);
     let outer = group.outer.load(Acquire);
     context.running.set(Running { group: outer, ..context.running.get() });
     // SAFETY: all tasks of the group are done.
