@@ -45,10 +45,10 @@ fn a_node_keeps_to_its_budget_as_seen_from_outside() {
     // What the launcher and two nodes have without shared pages.
     let private = most_bytes(&group, &[], &["8", "1", "turns"]);
     for (limit, budget_bytes, options, arguments) in [
-        // 32 MiB, of which each node holds half, and copies of the rest with their twins.
-        ("24M", 24 * MIB, &[][..], ["8192", "1", "turns"]),
-        // 48 MiB: six times what a node may have.
-        ("8M", 8 * MIB, &["--swap", swap], ["12288", "1", "turns"]),
+        // 16 MiB, of which each node holds half, and copies of the rest with their twins.
+        ("12M", 12 * MIB, &[][..], ["4096", "1", "turns"]),
+        // Twice what a node may have.
+        ("8M", 8 * MIB, &["--swap", swap], ["4096", "1", "turns"]),
     ] {
         let options = [&["--memory-limit", limit], options].concat();
         let most = most_bytes(&group, &options, &arguments);
