@@ -70,7 +70,7 @@ impl LocalSpace {
         Some(PageRange { first: granule, count })
     }
 
-    /// Describes the block at or before the granule, which begins `offset` bytes before it.
+    /// Returns the first granule, and the bytes, of the block at or before the granule.
     pub(crate) fn describe(&self, granule: PageId) -> Option<(PageId, u64)> {
         self.at_or_before(granule).map(|(first, block)| (*first, block.bytes))
     }

@@ -156,7 +156,7 @@ unsafe fn given(format: *const c_char) -> String {
 /// The same for Fortran, without the blanks at its end.
 ///
 /// # Safety
-/// So many bytes can be read.
+/// That many bytes can be read.
 unsafe fn given_padded(format: *const c_char, bytes: usize) -> String {
     // SAFETY: the caller's.
     let text = unsafe { std::slice::from_raw_parts(format.cast::<u8>(), bytes) };
@@ -218,7 +218,7 @@ pub(crate) unsafe extern "C-unwind" fn omp_capture_affinity(
 /// The same for Fortran, as of the following ones.
 ///
 /// # Safety
-/// So many bytes can be read.
+/// That many bytes can be read.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn omp_set_affinity_format_(format: *const c_char, bytes: usize) {
     // SAFETY: the caller's.
@@ -238,7 +238,7 @@ unsafe extern "C-unwind" fn omp_get_affinity_format_(place: *mut c_char, bytes: 
 /// See OpenMP.
 ///
 /// # Safety
-/// So many bytes can be read.
+/// That many bytes can be read.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn omp_display_affinity_(format: *const c_char, bytes: usize) {
     // SAFETY: the caller's.
@@ -248,7 +248,7 @@ unsafe extern "C-unwind" fn omp_display_affinity_(format: *const c_char, bytes: 
 /// See OpenMP.
 ///
 /// # Safety
-/// `place` has room for `bytes` bytes, and so many of the format can be read.
+/// `place` has room for `bytes` bytes, and that many of the format can be read.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn omp_capture_affinity_(
     place: *mut c_char,

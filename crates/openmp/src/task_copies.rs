@@ -74,7 +74,7 @@ impl Copies {
     }
 
     fn variable(&self, number: u32) -> &Variable {
-        // SAFETY: `make` has copied so many; they stay until all groups have ended.
+        // SAFETY: `make` has copied that many; they stay until all groups have ended.
         unsafe { &*self.variables.wrapping_add(number as usize) }
     }
 

@@ -652,8 +652,8 @@ impl Hlrc {
             self.pages.or_default(page_id).version.advance(site.me, seq);
             return;
         };
-        // Otherwise the home has changes of this interval that are not in the diff.
-        if !runs.is_empty() && !self.operated_on.contains(page_id) && !self.sent_early.contains(page_id) {
+        // The home operates on words itself, so no diff contains what a supply would lack of them.
+        if !runs.is_empty() && !self.operated_on.contains(page_id) {
             self.anticipation.keep_own(page_id, before, seq, &runs);
         }
         let flush = self.flushes.entry(home).or_default();

@@ -108,9 +108,9 @@ pub struct MemoryLimit {
 /// How much memory a node lends at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LendLimit {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// So many hundredths of its memory limit.
+    /// A percentage of its memory limit.
     Percent(u8),
 }
 

@@ -11,6 +11,7 @@ use hiroba_check::page_axioms::{self, Rules};
 use hiroba_check::program::script::*;
 use hiroba_check::program::{Address, Program, Script};
 use hiroba_check::random_program::Shape;
+use hiroba_protocol::adaptive::adaptive;
 use hiroba_protocol::{Consistency, Protocol, WriteTracking};
 use hiroba_wire::Limits;
 
@@ -24,84 +25,103 @@ const SHAPES: [Shape; 3] = [
     Shape { team: 1, foreign: 2, publications: true, waits: true },
 ];
 
+/// How homes behave, and copies come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Homes stay, and pages come by messages.
+    Fixed,
+    /// Homes stay, and nodes read each other's frames.
+    OneSided,
+    /// Homes move to nodes that claim them, and readers order pages.
+    Adaptive,
+}
+
+impl Way {
+    fn protocol(self) -> Protocol {
+        if self == Way::Adaptive { Protocol::Adaptive } else { Protocol::Hlrc }
+    }
+
+    /// Under the adaptive protocol everything happens at the first occasion.
+    fn engine(self) -> impl FnMut(NodeId, Limits, WriteTracking) -> Consistency {
+        let mut fixed = hlrc(self == Way::OneSided);
+        move |me, limits, tracking| match self {
+            Way::Fixed | Way::OneSided => fixed(me, limits, tracking),
+            Way::Adaptive => {
+                let protocol = adaptive([]).moving_after(SOON).ordering_hastily();
+                Consistency::new(me, limits, tracking, Box::new(protocol)).telling()
+            }
+        }
+    }
+}
+
 fn run(
     program: &Program,
     seed: u64,
     tracking: WriteTracking,
-    one_sided: bool,
+    way: Way,
     mutant: Option<Mutant>,
 ) -> Result<Ended, String> {
+    let one_sided = way == Way::OneSided;
     let mut options = Options { one_sided, shortages: true, ..Options::seeded(seed, tracking) };
     if let Some(mutant) = mutant {
         options.mutation = mutant.plant();
     }
-    let ended = Cluster::new(program, hlrc(one_sided), options).run();
+    let ended = Cluster::new(program, way.engine(), options).run();
     let ended = ended.map_err(|failure| failure.to_string())?;
     let verdict = judge(&ended.execution()).map_err(|error| error.to_string())?;
     if let Some(violation) = verdict.violations.first() {
         return Err(violation.explanation.clone());
     }
-    let findings = page_axioms::judge(&ended.run, &Rules { one_sided, ..Rules::of(Protocol::Hlrc) });
+    let findings = page_axioms::judge(&ended.run, &Rules { one_sided, ..Rules::of(way.protocol()) });
     match findings.breaches.first() {
         Some(breach) => Err(format!("{}: {}", breach.axiom, breach.explanation)),
         None => Ok(ended),
     }
 }
 
-/// Homes move at the first occasion, to nodes that claim them, and readers order pages.
-fn adaptive(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
-    let protocol = hiroba_protocol::adaptive::adaptive([]).moving_after(SOON).ordering_hastily();
-    Consistency::new(me, limits, tracking, Box::new(protocol)).telling()
-}
-
-#[test]
-fn nothing_is_lost_where_homes_move_and_pages_come_unrequested() {
-    let run = |program: &Program, seed, tracking| {
-        let options = Options { shortages: true, ..Options::seeded(seed, tracking) };
-        let ended = Cluster::new(program, adaptive, options).run();
-        let ended = ended.map_err(|failure| failure.to_string())?;
-        let verdict = judge(&ended.execution()).map_err(|error| error.to_string())?;
-        let violation = verdict.violations.first().map(|violation| violation.explanation.clone());
-        let breaches = page_axioms::judge(&ended.run, &Rules::of(Protocol::Adaptive)).breaches;
-        let breach = breaches.first().map(|breach| format!("{}: {}", breach.axiom, breach.explanation));
-        violation.or(breach).map_or(Ok(ended), Err)
-    };
-    for tracking in TRACKINGS {
-        let wrong =
-            by_litmus(catalogue(), 0..60, |litmus, seed| shown(litmus, run(&litmus.program, seed, tracking)));
-        let wrong =
-            wrong.or_else(|| at_random(SHAPES, 0..400, |program, seed| run(program, seed, tracking).err()));
-        assert_eq!(wrong, None, "{tracking:?}");
-    }
-}
-
 /// Returns what catches the bug first, and how.
-fn noticed(tracking: WriteTracking, one_sided: bool, mutant: Option<Mutant>) -> Option<String> {
-    let run = |program: &Program, seed| run(program, seed, tracking, one_sided, mutant);
+fn noticed(tracking: WriteTracking, way: Way, mutant: Option<Mutant>) -> Option<String> {
+    let run = |program: &Program, seed| run(program, seed, tracking, way, mutant);
     by_litmus(catalogue(), 0..60, |litmus, seed| shown(litmus, run(&litmus.program, seed)))
         .or_else(|| at_random(SHAPES, 0..400, |program, seed| run(program, seed).err()))
+}
+
+fn every_mutant_is_noticed_in(way: Way) {
+    for tracking in TRACKINGS {
+        let concerned = Mutant::ALL.into_iter().filter(|mutant| mutant.concerns(tracking));
+        each_is_noticed(concerned, |mutant| noticed(tracking, way, Some(mutant)));
+    }
 }
 
 #[test]
 fn nothing_is_lost_with_copies_that_leave() {
     for tracking in TRACKINGS {
-        assert_eq!(noticed(tracking, false, None), None, "{tracking:?}");
+        assert_eq!(noticed(tracking, Way::Fixed, None), None, "{tracking:?}");
     }
 }
 
 #[test]
 fn nothing_is_lost_where_nodes_read_each_others_frames() {
     for tracking in TRACKINGS {
-        assert_eq!(noticed(tracking, true, None), None, "{tracking:?}");
+        assert_eq!(noticed(tracking, Way::OneSided, None), None, "{tracking:?}");
+    }
+}
+
+#[test]
+fn nothing_is_lost_where_homes_move_and_pages_come_unrequested() {
+    for tracking in TRACKINGS {
+        assert_eq!(noticed(tracking, Way::Adaptive, None), None, "{tracking:?}");
     }
 }
 
 #[test]
 fn every_mutant_is_noticed() {
-    for tracking in TRACKINGS {
-        let concerned = Mutant::ALL.into_iter().filter(|mutant| mutant.concerns(tracking));
-        each_is_noticed(concerned, |mutant| noticed(tracking, false, Some(mutant)));
-    }
+    every_mutant_is_noticed_in(Way::Fixed);
+}
+
+#[test]
+fn every_mutant_is_noticed_where_homes_move() {
+    every_mutant_is_noticed_in(Way::Adaptive);
 }
 
 /// A node writes a page that is evicted repeatedly in one interval, beside another node that writes the same
@@ -128,7 +148,7 @@ fn a_page_with_writers_on_two_nodes_keeps_every_word() {
     let program = Program::on(3, 3, scripts);
     for tracking in TRACKINGS {
         for seed in 0..300 {
-            let ended = run(&program, seed, tracking, false, None);
+            let ended = run(&program, seed, tracking, Way::Fixed, None);
             let ended = ended.unwrap_or_else(|wrong| panic!("{tracking:?}, seed {seed}: {wrong}"));
             for at in 0..8 {
                 assert_eq!(ended.register(0, at), 200 + at as u64, "{tracking:?}, seed {seed}, word {at}");

@@ -246,6 +246,36 @@ fn pages_that_their_readers_write_come_without_requests() {
     }
 }
 
+/// As [`neighbours`] on two nodes. In the last phase the reader also increments a word of the page, which has
+/// never been operated on, at a time at which the page's home may have sent it already.
+fn reader_operates(phases: u64) -> Program {
+    let script = |me: u64| {
+        let mut code = Vec::new();
+        for phase in 0..=phases {
+            code.push(store(Address::word(0, me as u32), phase + 10 * me));
+            if me == 1 && phase == phases {
+                // The store makes a diff of the interval of the operation, which is in no diff.
+                code.extend([fetch_add(Address::word(0, 7), 1, 5), store(Address::word(0, 2), 9)]);
+            }
+            code.extend([barrier(), load(Address::word(0, 0), 0), load(Address::word(0, 7), 3), barrier()]);
+        }
+        code
+    };
+    Program::new(0, (0..2).map(script)).with_regions(pages_on_node_0(1))
+}
+
+#[test]
+fn a_reader_finds_the_word_that_it_has_operated_on() {
+    for tracking in TRACKINGS {
+        for seed in 0..200 {
+            let ended = run(&reader_operates(6), seed, tracking, hasty, None);
+            let ended = ended.unwrap_or_else(|wrong| panic!("{tracking:?}, seed {seed}: {wrong}"));
+            let found = (ended.register(0, 3), ended.register(1, 3));
+            assert_eq!(found, (1, 1), "{tracking:?}, seed {seed}");
+        }
+    }
+}
+
 #[test]
 fn a_reader_keeps_what_it_has_written_itself() {
     for tracking in TRACKINGS {

@@ -1,4 +1,4 @@
-//! What an executable, or a library, says of itself: read from its file, before it runs.
+//! Properties of an executable or a library, read from its file before it runs.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ use super::small_library;
 use super::tls_filler::ThreadLocals;
 use crate::failure::system_words;
 
-/// What is known of an executable before it runs.
+/// The properties of an executable or a library.
 #[derive(Debug, Default)]
 pub(super) struct Executable {
     is_x86_64: bool,

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use super::executable::Executable;
 use super::openmp::{self, Library};
 
-/// An executable, and what is known of the libraries that it loads.
+/// An executable, and the properties of the libraries that it loads.
 #[derive(Debug, Default)]
 pub(super) struct Loaded {
     pub(super) executable: Executable,
@@ -18,8 +18,8 @@ pub(super) struct Loaded {
 }
 
 impl Loaded {
-    /// Reads an executable and its libraries. The error is a sentence that says why it is none. Libraries
-    /// that cannot be found are left to the loader, which says so when the program starts.
+    /// Reads an executable and its libraries. The error is a sentence: why the file is no executable.
+    /// Libraries that cannot be found are left to the loader, which says so when the program starts.
     pub(super) fn read(path: &Path, variables: &[(OsString, OsString)]) -> Result<Loaded, String> {
         let executable = Executable::read(path)?;
         let found = executable.loader().map_or_else(Vec::new, |loader| list(loader, path, variables));

@@ -64,8 +64,7 @@ pub(super) fn named(name: &str) -> io::Result<SmallLibrary> {
     SmallLibrary::make(&Contents { name, versions: &VERSIONS, thread_local: None })
 }
 
-/// Refuses a number of threads that the job does not have; which it has is known here on one machine
-/// only.
+/// Refuses more threads than the job has. With several machines their number is not known here.
 pub(super) fn check_threads(options: &RunOptions) -> Result<(), Failure> {
     const VARIABLE: &str = "OMP_NUM_THREADS";
     let given = options.variables.iter().rev().find(|(name, _)| name == VARIABLE);

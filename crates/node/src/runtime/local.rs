@@ -1,10 +1,10 @@
 //! A node's own data (`hiroba_alloc_local`).
 //!
 //! It lies in the shared region, at addresses that are this node's alone, and is paged like shared pages: by
-//! the same budget and policy, into the same swap file. But no engine knows of it: the host itself gives
-//! access at a fault and takes it away when a page leaves. So it costs no message, no notice, no twin and no
-//! diff, under any protocol, and a trace does not contain it. Other nodes have nothing at these addresses. In
-//! a job of one node nothing faults, and nothing leaves.
+//! the same budget and policy, to the same places (`--lend`, `--swap`). But no engine knows of it: the host
+//! itself gives access at a fault and takes it away when a page leaves. So it costs no message, no notice, no
+//! twin and no diff, under any protocol, and a trace does not contain it. Other nodes have nothing at these
+//! addresses. In a job of one node nothing faults, and nothing leaves.
 
 use hiroba_base::{Access, NodeId, PageId, PageRange};
 use hiroba_memory::MemoryError;
@@ -89,7 +89,7 @@ impl Runtime {
         true
     }
 
-    /// Has pages of this node's own data leave for the disk, as far as they can.
+    /// Has pages of this node's own data leave, as far as they can.
     pub(super) fn evict_local(&self, core: &mut Core, pages: &mut [PageId]) {
         let Some(faults) = &self.faults else { return };
         pages.sort_unstable();

@@ -1,4 +1,4 @@
-//! Arguments of a region's code, as many as the caller likes.
+//! The arguments of a region's code, of which there may be any number.
 
 use std::ffi::c_int;
 
@@ -11,11 +11,11 @@ pub(super) struct Arguments {
     on_stack: *const usize,
 }
 
-/// How many arguments behind the first three come in registers.
+/// The number of arguments behind the first three that come in registers.
 const IN_REGISTERS: usize = 3;
-/// How many arguments of a region's code are passed on without an allocation.
+/// The number of arguments of a region's code that are passed on without an allocation.
 const FEW: usize = 32;
-/// A call reads at least so many: those that go into registers.
+/// The number of arguments that a call always reads: those that go into registers.
 const LEAST: usize = 4;
 
 impl Arguments {

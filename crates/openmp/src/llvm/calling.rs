@@ -1,4 +1,4 @@
-//! Functions that take as many arguments as the caller likes.
+//! Functions that take any number of arguments.
 
 use std::ffi::{c_int, c_void};
 

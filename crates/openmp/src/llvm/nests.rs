@@ -80,7 +80,7 @@ unsafe extern "C-unwind" fn __kmpc_doacross_post(_place: Place, _thread: Thread,
     }
 }
 
-/// Waits until an iteration is done, unless it is none of the nest's.
+/// Waits until an iteration is done, unless it lies outside the nest.
 ///
 /// # Safety
 /// `at` has a number for each loop of the nest.

@@ -1,4 +1,4 @@
-//! Loops whose iterations are dealt out once: each thread computes its own part, and tells nobody. Sections
+//! Loops whose iterations are dealt out once: each thread computes its own part by itself. Sections
 //! are such loops, too.
 
 use std::ffi::c_int;

@@ -220,7 +220,7 @@ pub(crate) fn submit_if(context: &Context, task: &'static Task, may_wait: bool) 
     if may_wait { submit(context, task, &[], false) } else { run_now(context, task) }
 }
 
-/// Runs a task that nobody else knows, and frees it.
+/// Runs a task that no other thread knows, and frees it.
 fn run_now(context: &Context, task: &Task) {
     let is_final = task.is_final.load(Relaxed) != 0;
     run_as(context, task_within(context, is_final), || task.call());

@@ -20,7 +20,7 @@ use crate::runtime::{Held, wait_until};
 
 pub(crate) use self::calls::{GOMP_taskgroup_end, GOMP_taskwait_depend, begin_group};
 
-/// So many tasks for each thread wait in the queue before further ones are run at once.
+/// The number of tasks for each thread that wait in the queue before further ones are run at once.
 const QUEUED_PER_THREAD: u32 = 4;
 
 /// Returns true if the team's threads run tasks for each other. They do not if several share a processor,

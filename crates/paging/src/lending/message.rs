@@ -1,17 +1,19 @@
-//! The messages of lending, and their bytes: a kind, then big-endian numbers, then the content of a page.
+//! The messages of lending, and their bytes: the message, then the content of its page.
 
 use core::fmt;
 
 use hiroba_base::PageId;
+use serde::{Deserialize, Serialize};
 
 /// A version of a page, sealed by its owner.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     /// Its place in its owner's region.
     pub granule: PageId,
     /// Which version it is.
     pub stamp: u64,
-    /// The content.
+    /// The content. It follows the message, so that it is sent without a copy.
+    #[serde(skip)]
     pub bytes: Vec<u8>,
 }
 
@@ -23,7 +25,7 @@ impl fmt::Debug for Page {
 }
 
 /// A message between a borrower and a lender.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
     /// To a lender: asks for room for up to `count` pages.
     Ask {
@@ -108,77 +110,36 @@ impl fmt::Display for BadMessage {
 impl core::error::Error for BadMessage {}
 
 impl Message {
-    /// Returns the message without the content of its page, and that content. The message is their
+    /// Returns the message without the content of its page, and that content. The encoded message is their
     /// concatenation.
     pub fn encode(&self) -> (Vec<u8>, &[u8]) {
-        let numbers = |kind: u8, numbers: &[u64]| {
-            let mut bytes = Vec::with_capacity(1 + 8 * numbers.len());
-            bytes.push(kind);
-            numbers.iter().for_each(|number| bytes.extend(number.to_be_bytes()));
-            bytes
-        };
-        let page = |kind: u8, page: &Page| numbers(kind, &[page.granule.0, page.stamp]);
-        match self {
-            Message::Ask { count } => (numbers(1, &[u64::from(*count)]), &[]),
-            Message::Grant { count, left, is_answer } => {
-                (numbers(2, &[u64::from(*count), *left, u64::from(*is_answer)]), &[])
-            }
-            Message::Revoke { count } => (numbers(3, &[u64::from(*count)]), &[]),
-            Message::GiveBack { count } => (numbers(4, &[u64::from(*count)]), &[]),
-            Message::Store(stored) => (page(5, stored), &stored.bytes),
-            Message::Fetch { ticket, granule, stamp } => (numbers(6, &[*ticket, granule.0, *stamp]), &[]),
-            Message::Page { ticket, page } => {
-                (numbers(7, &[*ticket, page.granule.0, page.stamp]), &page.bytes)
-            }
-            Message::Missing { ticket } => (numbers(8, &[*ticket]), &[]),
-            Message::Drop { granule, stamp } => (numbers(9, &[granule.0, *stamp]), &[]),
-            Message::Return(returned) => (page(10, returned), &returned.bytes),
-        }
+        let head = postcard::to_allocvec(self).expect("a message of a few numbers can be encoded");
+        (head, self.page().map_or(&[], |page| &page.bytes))
     }
 
-    /// Reads a message whose pages have `granule_bytes` bytes.
+    /// Decodes a message whose pages have `granule_bytes` bytes.
     ///
     /// # Errors
     /// Fails if the bytes are no message.
     pub fn decode(bytes: &[u8], granule_bytes: usize) -> Result<Message, BadMessage> {
         let bad = BadMessage { kind: bytes.first().copied(), got_bytes: bytes.len() };
-        let (&kind, mut rest) = bytes.split_first().ok_or(bad)?;
-        let mut number = || {
-            let (first, behind) = rest.split_first_chunk().ok_or(bad)?;
-            rest = behind;
-            Ok(u64::from_be_bytes(*first))
+        let (mut message, content) = postcard::take_from_bytes::<Message>(bytes).map_err(|_| bad)?;
+        let page = match &mut message {
+            Message::Store(page) | Message::Page { page, .. } | Message::Return(page) => Some(page),
+            _ => None,
         };
-        let narrow = |number: u64| u32::try_from(number).map_err(|_| bad);
-        let (message, has_page) = match kind {
-            1 => (Message::Ask { count: narrow(number()?)? }, false),
-            2 => {
-                let (count, left) = (narrow(number()?)?, number()?);
-                let is_answer = match number()? {
-                    0 => false,
-                    1 => true,
-                    _ => return Err(bad),
-                };
-                (Message::Grant { count, left, is_answer }, false)
-            }
-            3 => (Message::Revoke { count: narrow(number()?)? }, false),
-            4 => (Message::GiveBack { count: narrow(number()?)? }, false),
-            6 => (Message::Fetch { ticket: number()?, granule: PageId(number()?), stamp: number()? }, false),
-            8 => (Message::Missing { ticket: number()? }, false),
-            9 => (Message::Drop { granule: PageId(number()?), stamp: number()? }, false),
-            5 | 7 | 10 => {
-                let ticket = if kind == 7 { number()? } else { 0 };
-                let (granule, stamp) = (PageId(number()?), number()?);
-                let page = Page { granule, stamp, bytes: rest.to_vec() };
-                let message = match kind {
-                    5 => Message::Store(page),
-                    7 => Message::Page { ticket, page },
-                    _ => Message::Return(page),
-                };
-                (message, true)
-            }
-            _ => return Err(bad),
-        };
-        let expected = if has_page { granule_bytes } else { 0 };
-        if rest.len() == expected { Ok(message) } else { Err(bad) }
+        let expected = if page.is_some() { granule_bytes } else { 0 };
+        if content.len() != expected {
+            return Err(bad);
+        }
+        page.into_iter().for_each(|page| page.bytes = content.to_vec());
+        Ok(message)
+    }
+
+    fn page(&self) -> Option<&Page> {
+        match self {
+            Message::Store(page) | Message::Page { page, .. } | Message::Return(page) => Some(page),
+            _ => None,
+        }
     }
 }

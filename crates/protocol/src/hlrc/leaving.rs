@@ -34,9 +34,12 @@
 //!
 //! Some pages stay: those that are being fetched; those with an atomic word on which an operation at the home
 //! is under way, or was in the open interval, since its result must still be put into the copy, or is in no
-//! diff; those that this node has written and claims, since the next home's frame must contain what it has
-//! not sent (`moves/claims.rs`); all pages while races are looked for; and home pages whose frames other
-//! nodes read without this node's help.
+//! diff; all pages while races are looked for; and home pages whose frames other nodes read without this
+//! node's help.
+//!
+//! A page may leave although this node has withheld its diff to claim it (`moves/claims.rs`): the diff is
+//! kept apart from the frame. If a thread fetches the page before the claim is granted, the diff is sent
+//! first; if the claim is granted, the last home sends the content, and the diff is applied to it.
 
 use hiroba_base::{Access, PageId, PageSet};
 
@@ -82,7 +85,6 @@ impl Hlrc {
     fn may_leave(&self, site: &Site, page_id: PageId) -> bool {
         let is_operated_on = || self.operated_on.contains(page_id) || self.atomic_targets.are_in(page_id);
         !self.looks_for_races
-            && !self.moves.withholds(page_id)
             && site.homes.locate(page_id).is_some_and(|at| at.page == page_id && at.home != site.me)
             && self.pages.get(&page_id).is_some_and(|page| page.fetch.is_none())
             && !self.moves.keeps_away(page_id)

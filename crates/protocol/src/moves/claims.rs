@@ -196,11 +196,6 @@ impl Moves {
         self.claims.are_on()
     }
 
-    /// Returns true if this node has written the page and not sent the diff, because it claims the page.
-    pub(crate) fn withholds(&self, page: PageId) -> bool {
-        self.claims.withheld.contains_key(&page)
-    }
-
     /// Handles a notice that another node has written the page.
     pub(crate) fn noticed(&mut self, page: PageId) {
         self.claims.note_other_writer(page);

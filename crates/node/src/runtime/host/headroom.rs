@@ -1,8 +1,8 @@
 //! What a node does when its machine, or its control group, runs out of memory.
 //!
-//! Shared pages may leave, private memory may not. So when little is left, whoever took it, pages leave
-//! before their budget is used. When none can leave and the last memory is going, the node ends the job with
-//! a sentence, because otherwise the kernel would kill a process without one.
+//! Shared pages may leave, private memory may not. So when little is left, whichever process took it, pages
+//! leave before their budget is used. When none can leave and the last memory is going, the node ends the job
+//! with a sentence, because otherwise the kernel would kill a process without one.
 //!
 //! Looking costs system calls, so it is done only where memory may have run out since the last look: when the
 //! node's shared pages have grown by a part of what was left, and, as long as they are a considerable part of
@@ -83,15 +83,15 @@ impl Runtime {
         let (budget, advice) = match &core.budget {
             None => (
                 "without a budget".to_owned(),
-                "use --protocol hlrc, under which pages can leave (--memory-limit, --swap DIR), or more machines",
+                "use --protocol hlrc or adaptive, under which pages can leave, or more machines",
             ),
             Some(budget) => {
                 let origin = if budget.is_default { "by default" } else { "by --memory-limit" };
                 let advice = if budget.has_swap() {
                     "use more machines, or allow more memory"
                 } else {
-                    "let them leave for a disk with --swap DIR, have copies of other nodes' pages leave sooner with \
-                     a lower --memory-limit, use more machines, or allow more memory"
+                    "let them leave for a disk (--swap DIR), have copies of other nodes' pages leave sooner (a lower \
+                     --memory-limit), use more machines, or allow more memory"
                 };
                 (format!("of a budget of {} MiB {origin}", mib(budget.limit_bytes)), advice)
             }
