@@ -24,7 +24,8 @@
 //! | capi | `libhiroba.so`, behind `hiroba.h` | base, wire, node, trace, ports |
 //! | [patch](../hiroba_patch/index.html) | atomic instructions of executables, and the code that replaces them | |
 //! | [pthread](../hiroba_pthread/index.html) | `libhiroba_pthread.so`, for executables as they are | patch |
-//! | [openmp](../hiroba_gomp/index.html) | `libhiroba_gomp.so`, for executables of OpenMP | |
+//! | [schedule](../hiroba_schedule/index.html) | how a loop's iterations are given out to threads | |
+//! | [openmp](../hiroba_gomp/index.html) | `libhiroba_gomp.so`, for executables of OpenMP | schedule |
 //! | [cli](../hiroba/index.html) | the `hiroba` command | base, wire, memory, node, trace, capi, pthread, openmp, check, protocol, paging |
 
 #![forbid(unsafe_code)]

@@ -3,11 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::ptr;
 
+use hiroba_schedule::Loop;
+
 use crate::job::{self, Region, SETTINGS};
 use crate::nest::Nest;
 use crate::records::Running;
 use crate::settings::{Schedule, settings};
-use crate::work::{Loop, Share};
+use crate::work::Share;
 use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed};
 
 /// Which team a thread is in.
@@ -55,6 +57,8 @@ pub(crate) struct Context {
     /// The piece of work that it is at.
     pub(crate) share: Cell<Option<&'static Share>>,
     pub(crate) of_loop: Cell<Loop>,
+    /// The chunk that it has of that loop, in iterations: first and end.
+    pub(crate) chunk: Cell<(u64, u64)>,
     /// The piece of work that it has left without saying so: see `shares.rs`.
     pub(crate) left: Cell<Option<&'static Share>>,
     /// The iterations of each loop of a nest whose iterations depend on each other.
@@ -96,6 +100,7 @@ impl Context {
             singles: Cell::new(0),
             share: Cell::new(None),
             of_loop: Cell::new(Loop::default()),
+            chunk: Cell::new((0, 0)),
             left: Cell::new(None),
             nest: RefCell::new(Vec::new()),
             waiting_nest: RefCell::new(None),
@@ -176,11 +181,12 @@ impl Settings {
 
     pub(crate) fn write(self, words: &[std::sync::atomic::AtomicU64; SETTINGS]) {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        words[0].store(pair(self.threads, self.schedule.number()), Relaxed);
+        words[0].store(pair(self.threads, self.schedule.kind), Relaxed);
         words[1].store(pair(self.schedule.chunk, u32::from(self.is_dynamic)), Relaxed);
         words[2].store(pair(self.max_active_levels, self.default_device as u32), Relaxed);
         words[3].store(pair(self.teams_max, self.teams_thread_limit), Relaxed);
         words[4].store(u64::from(self.thread_limit), Relaxed);
+        words[5].store(pair(self.schedule.evaluated, self.schedule.skipped), Relaxed);
     }
 
     fn read(words: &[std::sync::atomic::AtomicU64; SETTINGS]) -> Settings {
@@ -193,7 +199,7 @@ impl Settings {
         Settings {
             threads,
             thread_limit: pair(4).0,
-            schedule: Schedule::from_number(schedule, chunk),
+            schedule: Schedule { kind: schedule, chunk, evaluated: pair(5).0, skipped: pair(5).1 },
             is_dynamic: is_dynamic != 0,
             max_active_levels,
             default_device: default_device as i32,

@@ -3,10 +3,13 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use hiroba_schedule::{Slots, WORDS};
+
 use crate::face;
 use crate::records::{Group, Queue};
 use crate::runtime::Lock;
-use crate::work::{RING, Share, WORDS};
+use crate::sites::Sites;
+use crate::work::{RING, Share};
 
 /// The program's code that makes a copy of a `threadprivate` variable.
 pub(crate) type Construct = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
@@ -48,7 +51,7 @@ pub(crate) struct Region {
 }
 
 /// Words of settings that a region's threads begin with.
-pub(crate) const SETTINGS: usize = 5;
+pub(crate) const SETTINGS: usize = 6;
 
 /// What the threads of a team do together.
 #[repr(C, align(4096))]
@@ -82,6 +85,7 @@ pub(crate) struct Job {
     pub(crate) team: Team,
     pub(crate) tasks: Queue,
     pub(crate) shares: [Share; RING],
+    pub(crate) sites: Sites,
     /// How copies of thread-private variables begin, in programs for LLVM's library.
     pub(crate) thread_private: AtomicPtr<Registered>,
     /// The format in which the program has its threads' places shown.
@@ -89,6 +93,9 @@ pub(crate) struct Job {
 }
 
 static JOB: AtomicPtr<Job> = AtomicPtr::new(std::ptr::null_mut());
+/// A page of each node, with a word for each piece of work.
+static SLOTS: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+const SLOTS_OF_NODE: usize = 4096 / size_of::<AtomicU64>();
 static NODE: AtomicU32 = AtomicU32::new(0);
 static NODES: AtomicU32 = AtomicU32::new(1);
 static THREADS_PER_NODE: AtomicU32 = AtomicU32::new(1);
@@ -101,8 +108,25 @@ pub(crate) fn make(threads_per_node: u32, has_tasks: bool) -> bool {
     NODES.store(face::hiroba_nodes() as u32, Relaxed);
     THREADS_PER_NODE.store(threads_per_node, Relaxed);
     let block = face::hiroba_alloc_for_program(size_of::<Job>(), 0).cast::<Job>();
+    let slots = face::hiroba_alloc_for_program(slots_count() * size_of::<AtomicU64>(), 0);
+    SLOTS.store(slots.cast(), Relaxed);
     JOB.store(block, Relaxed);
-    !block.is_null()
+    !block.is_null() && !slots.is_null()
+}
+
+fn slots_count() -> usize {
+    nodes() as usize * SLOTS_OF_NODE
+}
+
+/// The nodes' words for the piece of work in this place of the ring; `None` while there is no job.
+pub(crate) fn slots(place: usize) -> Option<Slots<'static>> {
+    let words = SLOTS.load(Relaxed);
+    if words.is_null() {
+        return None;
+    }
+    // SAFETY: as of the block, which `make` allocated together with them.
+    let words = unsafe { std::slice::from_raw_parts(words, slots_count()) };
+    Some(Slots { words, stride: SLOTS_OF_NODE, place })
 }
 
 /// The block; `None` while there is no job.

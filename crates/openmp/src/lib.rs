@@ -7,7 +7,9 @@
 //! - **Teams** (`teams.rs`, `meeting.rs`): a region is a record in shared memory and a barrier of all nodes;
 //!   its threads meet among themselves on each node first, and one of them for all in a barrier of Hiroba.
 //! - **Work** (`work.rs`, `shares.rs`, `loops.rs`): each piece of work that a team shares has a place in a
-//!   ring in shared memory, which its first thread prepares; threads take chunks with atomic instructions.
+//!   ring in shared memory, which its first thread prepares; threads take chunks with atomic instructions, as
+//!   the crate `hiroba-schedule` says. `sites.rs` keeps threads' speeds for loops by their places in the
+//!   program (`call_sites.rs`).
 //! - **Tasks** (`tasks/`, `records.rs`, `reductions.rs`): records in shared memory, in a queue of the team.
 //! - **LLVM** (`llvm/`): what clang calls, by its names, over all of this.
 //! - **Settings** (`settings.rs`, `context.rs`, `queries.rs`): each thread has a context of its own.
@@ -18,6 +20,7 @@
 
 mod affinity;
 mod allocators;
+mod call_sites;
 mod context;
 mod criticals;
 mod face;
@@ -43,6 +46,7 @@ mod sections;
 mod settings;
 mod shares;
 mod singles;
+mod sites;
 mod start;
 mod targets;
 mod task_copies;

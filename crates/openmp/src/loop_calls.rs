@@ -4,6 +4,9 @@ use std::ffi::{c_long, c_uint, c_void};
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
+use hiroba_schedule::{Kind, Loop, Range};
+
+use crate::call_sites::with_call_site;
 use crate::context::{self, Context};
 use crate::loops;
 use crate::memory;
@@ -11,7 +14,7 @@ use crate::ordered;
 use crate::reduction_calls;
 use crate::shares;
 use crate::teams;
-use crate::work::{Kind, Loop, Range, Share};
+use crate::work::Share;
 
 /// Takes a chunk and writes its bounds. Returns true if there was one.
 ///
@@ -32,21 +35,24 @@ fn chunk_of(chunk: i64) -> u64 {
     chunk.max(0) as u64
 }
 
-/// The loop with the schedule that is set.
-fn as_set(range: Range) -> Loop {
-    let (kind, chunk) = context::current().settings.get().schedule.kind_and_chunk();
-    Loop::new(range, kind, chunk)
+/// The loop with the schedule that is set. `site` is its name.
+fn as_set(range: Range, site: u64) -> Loop {
+    context::current().settings.get().schedule.of(range, site)
 }
 
+/// What `omp_sched_t` adds to the number of a schedule whose threads do not go back.
+const MONOTONIC: c_long = 0x8000_0000;
+
 /// The loop with a schedule by its number among `omp_sched_t`'s, 0 for the one that is set.
-fn by_number(range: Range, schedule: c_long, chunk: u64) -> Loop {
-    match schedule & 0x7fff_ffff {
-        0 => as_set(range),
+fn by_number(range: Range, schedule: c_long, chunk: u64, site: u64) -> Loop {
+    let of_loop = match schedule & (MONOTONIC - 1) {
+        0 => as_set(range, site),
         2 => Loop::new(range, Kind::Dynamic, chunk),
         3 => Loop::new(range, Kind::Guided, chunk),
         1 => Loop::new(range, Kind::Static, chunk),
         _ => Loop::new(range, Kind::Static, 0),
-    }
+    };
+    of_loop.monotonic(schedule & MONOTONIC != 0)
 }
 
 /// Defines how loops begin: with the given arguments, and the places for the first chunk's bounds.
@@ -69,18 +75,13 @@ starts! {
     GOMP_loop_static_start(from: i64, to: i64, step: i64, chunk: i64) =>
         Loop::new(Range::signed(from, to, step), Kind::Static, chunk_of(chunk));
     GOMP_loop_dynamic_start(from: i64, to: i64, step: i64, chunk: i64) =>
-        Loop::new(Range::signed(from, to, step), Kind::Dynamic, chunk_of(chunk));
+        Loop::new(Range::signed(from, to, step), Kind::Dynamic, chunk_of(chunk)).monotonic(true);
     GOMP_loop_guided_start(from: i64, to: i64, step: i64, chunk: i64) =>
-        Loop::new(Range::signed(from, to, step), Kind::Guided, chunk_of(chunk));
-    GOMP_loop_runtime_start(from: i64, to: i64, step: i64) => as_set(Range::signed(from, to, step));
+        Loop::new(Range::signed(from, to, step), Kind::Guided, chunk_of(chunk)).monotonic(true);
     GOMP_loop_nonmonotonic_dynamic_start(from: i64, to: i64, step: i64, chunk: i64) =>
         Loop::new(Range::signed(from, to, step), Kind::Dynamic, chunk_of(chunk));
     GOMP_loop_nonmonotonic_guided_start(from: i64, to: i64, step: i64, chunk: i64) =>
         Loop::new(Range::signed(from, to, step), Kind::Guided, chunk_of(chunk));
-    GOMP_loop_nonmonotonic_runtime_start(from: i64, to: i64, step: i64) =>
-        as_set(Range::signed(from, to, step));
-    GOMP_loop_maybe_nonmonotonic_runtime_start(from: i64, to: i64, step: i64) =>
-        as_set(Range::signed(from, to, step));
     GOMP_loop_ordered_static_start(from: i64, to: i64, step: i64, chunk: i64) =>
         Loop::new(Range::signed(from, to, step), Kind::Static, chunk_of(chunk)).ordered();
     GOMP_loop_ordered_dynamic_start(from: i64, to: i64, step: i64, chunk: i64) =>
@@ -88,23 +89,17 @@ starts! {
     GOMP_loop_ordered_guided_start(from: i64, to: i64, step: i64, chunk: i64) =>
         Loop::new(Range::signed(from, to, step), Kind::Guided, chunk_of(chunk)).ordered();
     GOMP_loop_ordered_runtime_start(from: i64, to: i64, step: i64) =>
-        as_set(Range::signed(from, to, step)).ordered();
+        as_set(Range::signed(from, to, step), 0).ordered();
     GOMP_loop_ull_static_start(up: bool, from: u64, to: u64, step: u64, chunk: u64) =>
         Loop::new(Range::unsigned(up, from, to, step), Kind::Static, chunk);
     GOMP_loop_ull_dynamic_start(up: bool, from: u64, to: u64, step: u64, chunk: u64) =>
-        Loop::new(Range::unsigned(up, from, to, step), Kind::Dynamic, chunk);
+        Loop::new(Range::unsigned(up, from, to, step), Kind::Dynamic, chunk).monotonic(true);
     GOMP_loop_ull_guided_start(up: bool, from: u64, to: u64, step: u64, chunk: u64) =>
-        Loop::new(Range::unsigned(up, from, to, step), Kind::Guided, chunk);
-    GOMP_loop_ull_runtime_start(up: bool, from: u64, to: u64, step: u64) =>
-        as_set(Range::unsigned(up, from, to, step));
+        Loop::new(Range::unsigned(up, from, to, step), Kind::Guided, chunk).monotonic(true);
     GOMP_loop_ull_nonmonotonic_dynamic_start(up: bool, from: u64, to: u64, step: u64, chunk: u64) =>
         Loop::new(Range::unsigned(up, from, to, step), Kind::Dynamic, chunk);
     GOMP_loop_ull_nonmonotonic_guided_start(up: bool, from: u64, to: u64, step: u64, chunk: u64) =>
         Loop::new(Range::unsigned(up, from, to, step), Kind::Guided, chunk);
-    GOMP_loop_ull_nonmonotonic_runtime_start(up: bool, from: u64, to: u64, step: u64) =>
-        as_set(Range::unsigned(up, from, to, step));
-    GOMP_loop_ull_maybe_nonmonotonic_runtime_start(up: bool, from: u64, to: u64, step: u64) =>
-        as_set(Range::unsigned(up, from, to, step));
     GOMP_loop_ull_ordered_static_start(up: bool, from: u64, to: u64, step: u64, chunk: u64) =>
         Loop::new(Range::unsigned(up, from, to, step), Kind::Static, chunk).ordered();
     GOMP_loop_ull_ordered_dynamic_start(up: bool, from: u64, to: u64, step: u64, chunk: u64) =>
@@ -112,7 +107,43 @@ starts! {
     GOMP_loop_ull_ordered_guided_start(up: bool, from: u64, to: u64, step: u64, chunk: u64) =>
         Loop::new(Range::unsigned(up, from, to, step), Kind::Guided, chunk).ordered();
     GOMP_loop_ull_ordered_runtime_start(up: bool, from: u64, to: u64, step: u64) =>
-        as_set(Range::unsigned(up, from, to, step)).ordered();
+        as_set(Range::unsigned(up, from, to, step), 0).ordered();
+}
+
+with_call_site! {
+    GOMP_loop_runtime_start => start_monotonic, 0;
+    GOMP_loop_nonmonotonic_runtime_start => start_as_set, 0;
+    GOMP_loop_maybe_nonmonotonic_runtime_start => start_as_set, 0;
+    GOMP_loop_ull_runtime_start => start_unsigned_monotonic, 0;
+    GOMP_loop_ull_nonmonotonic_runtime_start => start_unsigned_as_set, 0;
+    GOMP_loop_ull_maybe_nonmonotonic_runtime_start => start_unsigned_as_set, 0;
+    GOMP_loop_start => start, 3;
+    GOMP_loop_ull_start => start_unsigned, 4;
+}
+
+/// Defines how loops begin whose schedule is set elsewhere: functions that are called with the address of the
+/// call as the last argument, which is the seventh.
+macro_rules! starts_as_set {
+    ($($name:ident($($argument:ident: $type:ty),*; $($unused:ident)?) $range:expr, $is_monotonic:literal;)*) => { $(
+        /// Enters a loop and takes its first chunk. Returns true if there was one.
+        ///
+        /// # Safety
+        /// The two places are for the chunk's bounds.
+        unsafe extern "C-unwind" fn $name(
+            $($argument: $type,)* start: *mut u64, end: *mut u64, $($unused: u64,)? site: u64,
+        ) -> bool {
+            loops::begin(context::current(), as_set($range, site).monotonic($is_monotonic));
+            // SAFETY: the caller's.
+            unsafe { give(start, end) }
+        }
+    )* };
+}
+
+starts_as_set! {
+    start_monotonic(from: i64, to: i64, step: i64; _sixth) Range::signed(from, to, step), true;
+    start_as_set(from: i64, to: i64, step: i64; _sixth) Range::signed(from, to, step), false;
+    start_unsigned_monotonic(up: bool, from: u64, to: u64, step: u64;) Range::unsigned(up, from, to, step), true;
+    start_unsigned_as_set(up: bool, from: u64, to: u64, step: u64;) Range::unsigned(up, from, to, step), false;
 }
 
 /// Defines how the next chunk is taken.
@@ -188,39 +219,49 @@ impl Extras {
 
 const MEMORY_ALIGN: usize = 64;
 
+/// Comes to a loop and takes its first chunk, if there are places for its bounds.
+///
+/// # Safety
+/// The places are NULL or the caller's, and the extras as compilers pass them.
+unsafe fn begin_general(of_loop: Loop, (start, end): (*mut u64, *mut u64), extras: Extras) -> bool {
+    // SAFETY: the caller's.
+    unsafe { extras.begin(context::current(), of_loop, |_| {}) };
+    if start.is_null() {
+        return true;
+    }
+    // SAFETY: the caller's.
+    unsafe { give(start, end) }
+}
+
 /// Defines loops whose schedule is given by a number.
 macro_rules! general {
-    ($($name:ident($($argument:ident: $type:ty),*) => $of_loop:expr;)*) => { $(
+    ($($(#[$attribute:meta])? $name:ident($($argument:ident: $type:ty),*; $($site:ident)?) => $of_loop:expr;)*) => { $(
         /// The calling thread comes to a loop and takes its first chunk, if it has places for the bounds.
         ///
         /// # Safety
         /// The places for the chunk's bounds are NULL or the caller's, and the extras as compilers pass them.
-        #[unsafe(no_mangle)]
+        $(#[$attribute])?
         unsafe extern "C-unwind" fn $name(
             $($argument: $type,)* start: *mut u64, end: *mut u64, reductions: *mut usize,
-            memory: *mut *mut c_void,
+            memory: *mut *mut c_void, $($site: u64)?
         ) -> bool {
-            let extras = Extras { reductions, memory };
             // SAFETY: the caller's.
-            unsafe { extras.begin(context::current(), $of_loop, |_| {}) };
-            if start.is_null() {
-                return true;
-            }
-            // SAFETY: the caller's.
-            unsafe { give(start, end) }
+            unsafe { begin_general($of_loop, (start, end), Extras { reductions, memory }) }
         }
     )* };
 }
 
 general! {
-    GOMP_loop_start(from: i64, to: i64, step: i64, schedule: c_long, chunk: i64) =>
-        by_number(Range::signed(from, to, step), schedule, chunk_of(chunk));
-    GOMP_loop_ordered_start(from: i64, to: i64, step: i64, schedule: c_long, chunk: i64) =>
-        by_number(Range::signed(from, to, step), schedule, chunk_of(chunk)).ordered();
-    GOMP_loop_ull_start(up: bool, from: u64, to: u64, step: u64, schedule: c_long, chunk: u64) =>
-        by_number(Range::unsigned(up, from, to, step), schedule, chunk);
-    GOMP_loop_ull_ordered_start(up: bool, from: u64, to: u64, step: u64, schedule: c_long, chunk: u64) =>
-        by_number(Range::unsigned(up, from, to, step), schedule, chunk).ordered();
+    start(from: i64, to: i64, step: i64, schedule: c_long, chunk: i64; site) =>
+        by_number(Range::signed(from, to, step), schedule, chunk_of(chunk), site);
+    #[unsafe(no_mangle)]
+    GOMP_loop_ordered_start(from: i64, to: i64, step: i64, schedule: c_long, chunk: i64;) =>
+        by_number(Range::signed(from, to, step), schedule, chunk_of(chunk), 0).ordered();
+    start_unsigned(up: bool, from: u64, to: u64, step: u64, schedule: c_long, chunk: u64; site) =>
+        by_number(Range::unsigned(up, from, to, step), schedule, chunk, site);
+    #[unsafe(no_mangle)]
+    GOMP_loop_ull_ordered_start(up: bool, from: u64, to: u64, step: u64, schedule: c_long, chunk: u64;) =>
+        by_number(Range::unsigned(up, from, to, step), schedule, chunk, 0).ordered();
 }
 
 /// Comes to a nest of loops whose iterations depend on each other.
@@ -240,7 +281,7 @@ unsafe fn begin_nest(
     context.nest.replace(counts.to_vec());
     let range = Range::unsigned(true, 0, counts[0], 1);
     // SAFETY: the caller's.
-    unsafe { extras.begin(context, of_loop(range), |share| ordered::prepare_nest(counts, share)) };
+    unsafe { extras.begin(context, of_loop(range).in_order(), |share| ordered::prepare_nest(counts, share)) };
     if start.is_null() {
         return true;
     }
@@ -270,11 +311,11 @@ nests! {
     GOMP_loop_doacross_static_start(chunk: u64) => |range| Loop::new(range, Kind::Static, chunk);
     GOMP_loop_doacross_dynamic_start(chunk: u64) => |range| Loop::new(range, Kind::Dynamic, chunk);
     GOMP_loop_doacross_guided_start(chunk: u64) => |range| Loop::new(range, Kind::Guided, chunk);
-    GOMP_loop_doacross_runtime_start() => as_set;
+    GOMP_loop_doacross_runtime_start() => |range| as_set(range, 0);
     GOMP_loop_ull_doacross_static_start(chunk: u64) => |range| Loop::new(range, Kind::Static, chunk);
     GOMP_loop_ull_doacross_dynamic_start(chunk: u64) => |range| Loop::new(range, Kind::Dynamic, chunk);
     GOMP_loop_ull_doacross_guided_start(chunk: u64) => |range| Loop::new(range, Kind::Guided, chunk);
-    GOMP_loop_ull_doacross_runtime_start() => as_set;
+    GOMP_loop_ull_doacross_runtime_start() => |range| as_set(range, 0);
 }
 
 /// Defines the newer names of such nests.
@@ -289,7 +330,7 @@ macro_rules! general_nests {
             loops: c_uint, counts: *const u64, schedule: c_long, chunk: u64, start: *mut u64, end: *mut u64,
             reductions: *mut usize, memory: *mut *mut c_void,
         ) -> bool {
-            let of_loop = |range| by_number(range, schedule, chunk);
+            let of_loop = |range| by_number(range, schedule, chunk, 0);
             // SAFETY: the caller's.
             unsafe { begin_nest(loops, counts, of_loop, Extras { reductions, memory }, (start, end)) }
         }

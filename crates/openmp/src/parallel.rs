@@ -5,12 +5,14 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
+use hiroba_schedule::{Kind, Loop, Range};
+
 use crate::context::{self, Context, TeamKind};
 use crate::job;
 use crate::records::Group;
 use crate::settings::settings;
 use crate::teams::{self, Wanted};
-use crate::work::{Function, Kind, Loop, Range};
+use crate::work::Function;
 
 /// Runs a region.
 pub(crate) fn run(wanted: &Wanted) {
@@ -66,27 +68,27 @@ pub(crate) extern "C-unwind" fn GOMP_parallel_end() {
 
 /// Defines regions that begin with a loop or with sections.
 macro_rules! with_loop {
-    ($($name:ident $old:ident ($($argument:ident: $type:ty),*) => $of_loop:expr;)*) => { $(
+    ($($name:ident $old:ident $function:ident ($($argument:ident: $type:ty),*) => $of_loop:expr;)*) => { $(
         /// A parallel region that begins with a loop.
         ///
         /// # Safety
-        /// `function` may be called with `data`.
+        /// The function may be called with `data`.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(
-            function: Function, data: *mut c_void, threads: c_uint, $($argument: $type,)* _flags: c_uint,
+            $function: Function, data: *mut c_void, threads: c_uint, $($argument: $type,)* _flags: c_uint,
         ) {
-            run(&Wanted { function, data, threads, of_loop: Some($of_loop), group: ptr::null_mut() });
+            run(&Wanted { function: $function, data, threads, of_loop: Some($of_loop), group: ptr::null_mut() });
         }
 
         /// Begins such a region; its first thread runs the code itself.
         ///
         /// # Safety
-        /// `function` may be called with `data`.
+        /// The function may be called with `data`.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $old(
-            function: Function, data: *mut c_void, threads: c_uint, $($argument: $type),*
+            $function: Function, data: *mut c_void, threads: c_uint, $($argument: $type),*
         ) {
-            start(&Wanted { function, data, threads, of_loop: Some($of_loop), group: ptr::null_mut() });
+            start(&Wanted { function: $function, data, threads, of_loop: Some($of_loop), group: ptr::null_mut() });
         }
     )* };
 }
@@ -95,47 +97,48 @@ fn ranged(start: i64, end: i64, step: i64, kind: Kind, chunk: i64) -> Loop {
     Loop::new(Range::signed(start, end, step), kind, chunk.max(0) as u64)
 }
 
-fn as_set(start: i64, end: i64, step: i64) -> Loop {
-    let (kind, chunk) = context::current().settings.get().schedule.kind_and_chunk();
-    Loop::new(Range::signed(start, end, step), kind, chunk)
+/// A loop whose schedule is set elsewhere. The region's function is its name.
+fn as_set(function: Function, start: i64, end: i64, step: i64) -> Loop {
+    let schedule = context::current().settings.get().schedule;
+    schedule.of(Range::signed(start, end, step), function as usize as u64)
 }
 
 with_loop! {
-    GOMP_parallel_loop_static GOMP_parallel_loop_static_start
+    GOMP_parallel_loop_static GOMP_parallel_loop_static_start function
         (begin: i64, end: i64, step: i64, chunk: i64) => ranged(begin, end, step, Kind::Static, chunk);
-    GOMP_parallel_loop_dynamic GOMP_parallel_loop_dynamic_start
-        (begin: i64, end: i64, step: i64, chunk: i64) => ranged(begin, end, step, Kind::Dynamic, chunk);
-    GOMP_parallel_loop_guided GOMP_parallel_loop_guided_start
-        (begin: i64, end: i64, step: i64, chunk: i64) => ranged(begin, end, step, Kind::Guided, chunk);
-    GOMP_parallel_loop_runtime GOMP_parallel_loop_runtime_start
-        (begin: i64, end: i64, step: i64) => as_set(begin, end, step);
-    GOMP_parallel_sections GOMP_parallel_sections_start
+    GOMP_parallel_loop_dynamic GOMP_parallel_loop_dynamic_start function
+        (begin: i64, end: i64, step: i64, chunk: i64) => ranged(begin, end, step, Kind::Dynamic, chunk).monotonic(true);
+    GOMP_parallel_loop_guided GOMP_parallel_loop_guided_start function
+        (begin: i64, end: i64, step: i64, chunk: i64) => ranged(begin, end, step, Kind::Guided, chunk).monotonic(true);
+    GOMP_parallel_loop_runtime GOMP_parallel_loop_runtime_start function
+        (begin: i64, end: i64, step: i64) => as_set(function, begin, end, step).monotonic(true);
+    GOMP_parallel_sections GOMP_parallel_sections_start function
         (count: c_uint) => Loop::sections(count);
 }
 
 /// Defines the newer names of regions that begin with a loop.
 macro_rules! newer {
-    ($($name:ident ($($argument:ident: $type:ty),*) => $of_loop:expr;)*) => { $(
+    ($($name:ident $function:ident ($($argument:ident: $type:ty),*) => $of_loop:expr;)*) => { $(
         /// A parallel region that begins with a loop.
         ///
         /// # Safety
-        /// `function` may be called with `data`.
+        /// The function may be called with `data`.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(
-            function: Function, data: *mut c_void, threads: c_uint, $($argument: $type,)* _flags: c_uint,
+            $function: Function, data: *mut c_void, threads: c_uint, $($argument: $type,)* _flags: c_uint,
         ) {
-            run(&Wanted { function, data, threads, of_loop: Some($of_loop), group: ptr::null_mut() });
+            run(&Wanted { function: $function, data, threads, of_loop: Some($of_loop), group: ptr::null_mut() });
         }
     )* };
 }
 
 newer! {
-    GOMP_parallel_loop_nonmonotonic_dynamic(begin: i64, end: i64, step: i64, chunk: i64) =>
+    GOMP_parallel_loop_nonmonotonic_dynamic function (begin: i64, end: i64, step: i64, chunk: i64) =>
         ranged(begin, end, step, Kind::Dynamic, chunk);
-    GOMP_parallel_loop_nonmonotonic_guided(begin: i64, end: i64, step: i64, chunk: i64) =>
+    GOMP_parallel_loop_nonmonotonic_guided function (begin: i64, end: i64, step: i64, chunk: i64) =>
         ranged(begin, end, step, Kind::Guided, chunk);
-    GOMP_parallel_loop_nonmonotonic_runtime(begin: i64, end: i64, step: i64) => as_set(begin, end, step);
-    GOMP_parallel_loop_maybe_nonmonotonic_runtime(begin: i64, end: i64, step: i64) => as_set(begin, end, step);
+    GOMP_parallel_loop_nonmonotonic_runtime function (begin: i64, end: i64, step: i64) => as_set(function, begin, end, step);
+    GOMP_parallel_loop_maybe_nonmonotonic_runtime function (begin: i64, end: i64, step: i64) => as_set(function, begin, end, step);
 }
 
 /// `barrier`.

@@ -4,7 +4,7 @@ use std::ffi::{c_double, c_int};
 
 use crate::context;
 use crate::job;
-use crate::settings::{AUTO, LEVELS_MAX, MONOTONIC, STATIC, Schedule, settings};
+use crate::settings::{AUTO, FACTORING, LEVELS_MAX, MONOTONIC, PROFILED, STATIC, Schedule, settings};
 use crate::start;
 
 /// Defines questions without arguments.
@@ -164,13 +164,16 @@ of_level! {
 /// Sets the schedule of loops that leave it open.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn omp_set_schedule(kind: c_int, chunk: c_int) {
-    let kind = kind as u32;
-    if !(STATIC..=AUTO).contains(&(kind & !MONOTONIC)) {
+    let (kind, plain) = (kind as u32, kind as u32 & !MONOTONIC);
+    if !(STATIC..=AUTO).contains(&plain) && !(FACTORING..=PROFILED).contains(&plain) {
         return;
     }
-    let least = if kind & !MONOTONIC == STATIC { 0 } else { 1 };
-    let chunk = if kind & !MONOTONIC == AUTO { 0 } else { chunk.max(least) as u32 };
-    context::current().change(|settings| settings.schedule = Schedule { kind, chunk });
+    let chunk = match plain {
+        AUTO => 0,
+        STATIC | PROFILED => chunk.max(0),
+        _ => chunk.max(1),
+    };
+    context::current().change(|settings| settings.schedule = Schedule::new(kind, chunk as u32));
 }
 
 /// Returns the schedule of loops that leave it open.

@@ -2,12 +2,13 @@
 
 use std::ffi::{c_uint, c_void};
 
+use hiroba_schedule::Loop;
+
 use crate::context;
 use crate::loop_calls::Extras;
 use crate::loops;
 use crate::shares;
 use crate::teams;
-use crate::work::Loop;
 
 /// The calling thread comes to `count` sections and takes one: its number, or 0 when none is left.
 #[unsafe(no_mangle)]

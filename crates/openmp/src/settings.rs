@@ -2,10 +2,11 @@
 
 use std::sync::OnceLock;
 
+use hiroba_schedule::{Kind, Loop, Range};
+
 use crate::job;
 use crate::library;
 use crate::runtime;
-use crate::work::Kind;
 
 /// How iterations of a loop are given out that leaves it to the environment or to `omp_set_schedule`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,50 +15,75 @@ pub(crate) struct Schedule {
     pub(crate) kind: u32,
     /// 0 where none was given.
     pub(crate) chunk: u32,
+    /// How many iterations threads time, and how many they run before.
+    pub(crate) evaluated: u32,
+    pub(crate) skipped: u32,
 }
 
 pub(crate) const STATIC: u32 = 1;
 pub(crate) const DYNAMIC: u32 = 2;
 pub(crate) const GUIDED: u32 = 3;
 pub(crate) const AUTO: u32 = 4;
-/// What `omp_sched_t` adds to a kind whose threads take chunks in ascending order, as all do here.
+/// Numbers that OpenMP leaves to libraries, and that neither GNU's nor LLVM's uses.
+pub(crate) const FACTORING: u32 = 1001;
+pub(crate) const WEIGHTED_FACTORING: u32 = 1002;
+pub(crate) const PROFILED: u32 = 1003;
+/// What `omp_sched_t` adds to a kind whose threads take chunks in ascending order.
 pub(crate) const MONOTONIC: u32 = 0x8000_0000;
 
+/// Schedules by their numbers, and how they are shown. `auto` is `static`.
+const KINDS: [(u32, Kind, &str); 7] = [
+    (STATIC, Kind::Static, "STATIC"),
+    (DYNAMIC, Kind::Dynamic, "DYNAMIC"),
+    (GUIDED, Kind::Guided, "GUIDED"),
+    (FACTORING, Kind::Factoring, "FACTORING"),
+    (WEIGHTED_FACTORING, Kind::WeightedFactoring, "AWF"),
+    (PROFILED, Kind::Profiled, "PROFILED"),
+    (AUTO, Kind::Static, "AUTO"),
+];
+
 impl Schedule {
+    pub(crate) fn new(kind: u32, chunk: u32) -> Schedule {
+        Schedule { kind, chunk, evaluated: 0, skipped: 0 }
+    }
+
     /// What each library has where nothing is set.
     fn unset() -> Schedule {
-        if library::is_llvm() {
-            Schedule { kind: STATIC, chunk: 0 }
-        } else {
-            Schedule { kind: DYNAMIC, chunk: 1 }
-        }
+        if library::is_llvm() { Schedule::new(STATIC, 0) } else { Schedule::new(DYNAMIC, 1) }
     }
 
-    pub(crate) fn number(self) -> u32 {
-        self.kind
+    fn given(text: &str) -> Schedule {
+        let given = hiroba_schedule::parse(text).unwrap_or_else(|why| refuse("OMP_SCHEDULE", text, why));
+        let number = KINDS.iter().find(|(_, kind, _)| Some(*kind) == given.kind);
+        let kind = number.map_or(AUTO, |(number, ..)| *number);
+        Schedule { kind, chunk: given.chunk, evaluated: given.evaluated, skipped: given.skipped }
     }
 
-    pub(crate) fn from_number(kind: u32, chunk: u32) -> Schedule {
-        Schedule { kind, chunk }
+    fn known(self) -> (u32, Kind, &'static str) {
+        let number = self.kind & !MONOTONIC;
+        KINDS.into_iter().find(|(known, ..)| *known == number).unwrap_or(KINDS[0])
     }
 
-    pub(crate) fn kind_and_chunk(self) -> (Kind, u64) {
-        let chunk = u64::from(self.chunk);
-        match self.kind & !MONOTONIC {
-            DYNAMIC => (Kind::Dynamic, chunk),
-            GUIDED => (Kind::Guided, chunk),
-            AUTO => (Kind::Static, 0),
-            _ => (Kind::Static, chunk),
-        }
+    /// A loop with this schedule. `site` is its name.
+    pub(crate) fn of(self, range: Range, site: u64) -> Loop {
+        let (number, kind, _) = self.known();
+        let chunk = if number == AUTO { 0 } else { u64::from(self.chunk) };
+        let of_loop = Loop::new(range, kind, chunk).monotonic(self.kind & MONOTONIC != 0);
+        of_loop.profiled(u64::from(self.evaluated), u64::from(self.skipped)).at_site(site)
     }
 
-    fn name(self) -> &'static str {
-        match self.kind & !MONOTONIC {
-            DYNAMIC => "DYNAMIC",
-            GUIDED => "GUIDED",
-            AUTO => "AUTO",
-            _ => "STATIC",
-        }
+    /// The schedule as users write it.
+    fn shown(self) -> String {
+        let numbers = [self.chunk, self.evaluated, self.skipped];
+        let numbers: &[u32] = match numbers {
+            [0 | 1, 0, 0] if self.kind == DYNAMIC => &[],
+            [0, 0, 0] => &[],
+            [_, 0, 0] => &numbers[..1],
+            [_, _, 0] => &numbers[..2],
+            _ => &numbers,
+        };
+        let (.., name) = self.known();
+        numbers.iter().fold(name.to_owned(), |text, number| format!("{text},{number}"))
     }
 }
 
@@ -129,7 +155,7 @@ impl FromEnvironment {
         FromEnvironment {
             threads: threads.unwrap_or(places).min(limit),
             thread_limit: limit,
-            schedule: text("OMP_SCHEDULE").map_or_else(Schedule::unset, |text| schedule_of(&text)),
+            schedule: text("OMP_SCHEDULE").map_or_else(Schedule::unset, |text| Schedule::given(&text)),
             is_dynamic: switch("OMP_DYNAMIC").unwrap_or(false),
             max_active_levels: number("OMP_MAX_ACTIVE_LEVELS", 0).or(nested).unwrap_or(1).min(LEVELS_MAX),
             cancellation: switch("OMP_CANCELLATION").unwrap_or(false),
@@ -160,18 +186,13 @@ impl FromEnvironment {
     /// Shows the settings on the standard error stream.
     pub(crate) fn show(&self, verbose: bool) {
         let word = |is: bool| if is { "TRUE" } else { "FALSE" };
-        let schedule = match self.schedule.chunk {
-            0 | 1 if self.schedule.kind == DYNAMIC => "DYNAMIC".to_owned(),
-            0 => self.schedule.name().to_owned(),
-            chunk => format!("{},{chunk}", self.schedule.name()),
-        };
         let bind = ["FALSE", "TRUE", "PRIMARY", "CLOSE", "SPREAD"][self.proc_bind as usize];
         let mut lines = vec![
             ("_OPENMP", "201511".to_owned()),
             ("OMP_DYNAMIC", word(self.is_dynamic).to_owned()),
             ("OMP_NESTED", word(self.max_active_levels > 1).to_owned()),
             ("OMP_NUM_THREADS", self.threads.to_string()),
-            ("OMP_SCHEDULE", schedule),
+            ("OMP_SCHEDULE", self.schedule.shown()),
             ("OMP_PROC_BIND", bind.to_owned()),
             ("OMP_PLACES", String::new()),
             ("OMP_STACKSIZE", self.stack_bytes.to_string()),
@@ -208,27 +229,6 @@ fn threads_of(text: &str, places: u32) -> u32 {
         )),
         _ => refuse("OMP_NUM_THREADS", text, "a number from 1"),
     }
-}
-
-fn schedule_of(text: &str) -> Schedule {
-    let lower = text.to_ascii_lowercase();
-    let lower = lower.split_once(':').map_or(lower.as_str(), |(_, rest)| rest);
-    let (name, chunk) = lower.split_once(',').map_or((lower, None), |(name, chunk)| (name, Some(chunk)));
-    let kind = match name.trim() {
-        "static" => STATIC,
-        "dynamic" => DYNAMIC,
-        "guided" => GUIDED,
-        "auto" => AUTO,
-        _ => refuse("OMP_SCHEDULE", text, "static, dynamic, guided or auto, perhaps with ',CHUNK'"),
-    };
-    let least = u32::from(kind == DYNAMIC || kind == GUIDED);
-    let chunk = chunk.map_or(least, |chunk| {
-        chunk
-            .trim()
-            .parse()
-            .unwrap_or_else(|_| refuse("OMP_SCHEDULE", text, "a number of iterations after the comma"))
-    });
-    Schedule { kind, chunk }
 }
 
 /// A length, in kilobytes where no unit is given.

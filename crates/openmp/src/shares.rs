@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
 
+use hiroba_schedule::Slots;
+
 use crate::context::{Context, TeamKind};
 use crate::job;
 use crate::runtime::wait_until;
@@ -21,7 +23,7 @@ pub(crate) fn begin(context: &Context, prepare: impl FnOnce(&Share)) -> &'static
     context.shares.set(number + 1);
     let share: &'static Share = match context.team.get() {
         TeamKind::Alone => context.own_share(),
-        TeamKind::OfJob => &job::begun().shares[number as usize % RING],
+        TeamKind::OfJob => &job::begun().shares[place_of(number)],
     };
     context.share.set(Some(share));
     let mine = number + 1;
@@ -36,7 +38,11 @@ pub(crate) fn begin(context: &Context, prepare: impl FnOnce(&Share)) -> &'static
         } else if share.claimed.compare_exchange(claimed, mine, AcqRel, Acquire).is_ok() {
             share.next.store(0, Release);
             share.turn.store(0, Release);
-            share.cancelled.store(0, Release);
+            if share.is_cancelled() {
+                // Chunks that nodes had claimed are still there.
+                job::slots(place_of(number)).into_iter().for_each(Slots::clear);
+                share.cancelled.store(0, Release);
+            }
             share.passed.store(0, Release);
             let memory = share.memory.swap(std::ptr::null_mut(), AcqRel);
             // SAFETY: all threads are past the piece that it went with.
@@ -48,6 +54,15 @@ pub(crate) fn begin(context: &Context, prepare: impl FnOnce(&Share)) -> &'static
         }
     }
     share
+}
+
+fn place_of(number: u64) -> usize {
+    number as usize % RING
+}
+
+/// The place of the piece of work that the calling thread is at, in a team of the job.
+pub(crate) fn place(context: &Context) -> usize {
+    place_of(context.shares.get() - 1)
 }
 
 /// Returns true if all threads are past the piece that has the place now.

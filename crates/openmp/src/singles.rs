@@ -4,11 +4,12 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
+use hiroba_schedule::Loop;
+
 use crate::context::{self, Context, TeamKind};
 use crate::job;
 use crate::loop_calls::Extras;
 use crate::teams;
-use crate::work::Loop;
 
 /// Returns true if the calling thread is the first of its team to reach its next `single`.
 pub(crate) fn is_first(context: &Context) -> bool {

@@ -6,6 +6,8 @@ use std::sync::atomic::{
     AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
+use hiroba_schedule::Loop;
+
 use crate::context::{self, Context, Settings, TeamKind};
 use crate::face;
 use crate::job::{self, Job};
@@ -16,7 +18,7 @@ use crate::runtime;
 use crate::settings::settings;
 use crate::shares::GAP;
 use crate::tasks;
-use crate::work::{Function, Loop};
+use crate::work::Function;
 
 /// A region as its first thread comes to it.
 #[derive(Clone, Copy)]

@@ -28,7 +28,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // paper. Its tests name the protocol's ways.
     ("patch", &[]),
     ("pthread", &["patch"]),
-    ("openmp", &[]),
+    ("schedule", &[]),
+    ("openmp", &["schedule"]),
     (
         "cli",
         &[
@@ -112,7 +113,7 @@ fn the_documentation_shows_the_rooms_as_they_are() {
 
 #[test]
 fn engines_do_no_io_and_have_no_clock_no_threads_and_no_unsafe() {
-    let rooms = ["../protocol/src", "../ports/src", "../paging/src"];
+    let rooms = ["../protocol/src", "../ports/src", "../paging/src", "../schedule/src"];
     let mut directories: Vec<_> =
         rooms.iter().map(|room| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(room)).collect();
     let mut files = 0;

@@ -202,7 +202,8 @@ fn other_protocols_keep_long_blocks() {
 
 #[test]
 fn example_programs_are_as_natively() {
-    for (source, given) in [("ep", "17"), ("cg", "3000"), ("is", "11")] {
+    let programs = [("ep", "17"), ("cg", "3000"), ("is", "11"), ("ft", "T"), ("mg", "T"), ("lu", "S")];
+    for (source, given) in programs {
         let source = format!("apps/openmp/{source}.c");
         compilers().for_each(|compiler| compiler.build(&source, &["-lm"]).is_as_natively(&[given]));
     }
@@ -243,8 +244,64 @@ fn the_environment_is_honoured() {
     let shown = program.on("-n 2 -x OMP_DISPLAY_ENV=true -x OMP_PROC_BIND=close", &["regions"]);
     assert_eq!(shown.stderr.matches("OMP_NUM_THREADS = '2'").count(), 1, "{shown:?}");
     program.on("-n 2 -x OMP_NUM_THREADS=3", &["regions"]).says(125, "expected at most 2 threads");
-    let refused = program.on("-n 2 -x OMP_SCHEDULE=profiled,4", &["regions"]);
-    assert!(refused.status == 125 && refused.stderr.contains("OMP_SCHEDULE: expected static"), "{refused:?}");
+    let called = program.on("-n 2 -x OMP_DISPLAY_ENV=true -x OMP_SCHEDULE=profiled,16,5,3", &["regions"]);
+    assert!(called.stderr.contains("OMP_SCHEDULE = 'PROFILED,16,5,3'"), "{called:?}");
+    for (schedule, reason) in [
+        ("profile,4", "expected static, dynamic, guided, auto, factoring, awf or profiled"),
+        ("profiled,4,x", "expected a number of iterations after each comma, got 'profiled,4,x'"),
+        ("dynamic,4,5", "expected one number at most"),
+    ] {
+        let refused = program.on(&format!("-n 2 -x OMP_SCHEDULE={schedule}"), &["regions"]);
+        assert!(refused.status == 125 && refused.stderr.contains(reason), "{schedule}: {refused:?}");
+    }
+}
+
+/// Speeds by the threads' own clocks: the slow thread needs twenty times as long. Each loop keeps its own.
+#[test]
+fn parts_follow_speeds() {
+    if !may_run() {
+        return;
+    }
+    for program in compilers().map(|compiler| compiler.build("tests/programs/openmp_schedules.c", &[])) {
+        for schedule in ["profiled", "profiled,10"] {
+            for job in ["-n 2", "-n 1 -t 2"] {
+                let called = program.on(&format!("{job} -x OMP_SCHEDULE={schedule}"), &["speeds"]);
+                let is_right = (called.status, called.stdout.as_str()) == (0, "parts follow speeds\n");
+                assert!(is_right, "{schedule} {job}: {called:?}");
+            }
+        }
+    }
+}
+
+/// Schedules that the environment sets, also those that only Hiroba has.
+#[test]
+fn every_schedule_gives_out_each_iteration_once() {
+    if !may_run() {
+        return;
+    }
+    let schedules = [
+        "static,5",
+        "dynamic,3",
+        "monotonic:dynamic",
+        "guided,4",
+        "factoring,2",
+        "awf",
+        "profiled",
+        "profiled,8",
+        "profiled,0,7,2",
+    ];
+    let jobs = ["-n 1 -t 2", "-n 2", "-n 2 -t 2 --fabric tcp", "-n 4 --fabric shm"];
+    let programs: Vec<Program> =
+        compilers().map(|compiler| compiler.build("tests/programs/openmp_schedules.c", &[])).collect();
+    for (number, schedule) in schedules.iter().enumerate() {
+        for (turn, job) in jobs.iter().enumerate() {
+            let program = &programs[(number + turn) % programs.len()];
+            let options = format!("{job} -x OMP_SCHEDULE={schedule} -x OMP_CANCELLATION=true");
+            let called = program.on(&options, &["700"]);
+            let is_right = (called.status, called.stdout.as_str()) == (0, "every iteration once\n");
+            assert!(is_right, "{options}: {called:?}");
+        }
+    }
 }
 
 #[test]

@@ -2,21 +2,25 @@
 
 use std::ffi::c_int;
 
+use hiroba_schedule::{Kind, Loop, Range};
+
 use super::{Place, Thread};
+use crate::call_sites::with_call_site;
 use crate::context;
 use crate::loops;
 use crate::runtime;
 use crate::shares;
-use crate::work::{Kind, Loop, Range};
 
-const MODIFIERS: c_int = 1 << 29 | 1 << 30;
+const MONOTONIC: c_int = 1 << 29;
+const MODIFIERS: c_int = MONOTONIC | 1 << 30;
 /// Where the kinds of ordered loops begin, and those of loops whose threads may take chunks in any order.
 const ORDERED: c_int = 64;
 const UNMERGEABLE: c_int = 160;
 const PLAIN: c_int = 32;
 
-/// A loop with a schedule by its number, which may be the one that is set.
-fn scheduled(range: Range, schedule: c_int, chunk: u64) -> Loop {
+/// A loop with a schedule by its number, which may be the one that is set. `site` is its name.
+fn scheduled(range: Range, schedule: c_int, chunk: u64, site: u64) -> Loop {
+    let context = context::current();
     let kind = schedule & !MODIFIERS;
     let kind = if kind >= UNMERGEABLE { kind - UNMERGEABLE + PLAIN } else { kind };
     let (kind, is_ordered) = if kind >= ORDERED { (kind - ORDERED + PLAIN, true) } else { (kind, false) };
@@ -25,34 +29,30 @@ fn scheduled(range: Range, schedule: c_int, chunk: u64) -> Loop {
         34 | 38 | 40 | 41 | 45 => Loop::new(range, Kind::Static, 0),
         35 | 44 => Loop::new(range, Kind::Dynamic, chunk),
         36 | 39 | 42 | 43 | 46 => Loop::new(range, Kind::Guided, chunk),
-        37 | 47 => {
-            let (kind, chunk) = context::current().settings.get().schedule.kind_and_chunk();
-            Loop::new(range, kind, chunk)
-        }
+        37 | 47 => context.settings.get().schedule.of(range, site),
         _ => runtime::fatal(&format!("OpenMP: expected a schedule of a loop, got number {schedule}")),
     };
-    if is_ordered { of_loop.ordered() } else { of_loop }
-}
-
-/// A loop's iterations by its first and last value, of which the last may be no value of it.
-fn range(first: i128, last: i128, step: i128) -> Range {
-    let count = if step == 0 { 0 } else { ((last - first) / step + 1).max(0) };
-    let is_empty = if step > 0 { last < first } else { first < last };
-    let count = if is_empty { 0 } else { count as u64 };
-    Range { start: first as u64, step: step as u64, count, end: (first + i128::from(count) * step) as u64 }
+    let of_loop = of_loop.monotonic(schedule & MONOTONIC != 0);
+    match is_ordered {
+        true => of_loop.ordered(),
+        // Iterations of a nest wait for earlier ones.
+        false if context.waiting_nest.borrow().is_some() => of_loop.in_order(),
+        false => of_loop,
+    }
 }
 
 /// Defines loops over one type.
 macro_rules! dispatched {
-    ($($begin:ident $next:ident $end_iteration:ident $number:ty, $step:ty;)*) => { $(
+    ($($begin:ident $begun:ident $next:ident $end_iteration:ident $number:ty, $step:ty;)*) => { $(
+        with_call_site! { $begin => $begun, 1; }
+
         /// The calling thread comes to a loop.
-        #[unsafe(no_mangle)]
-        extern "C-unwind" fn $begin(
+        extern "C-unwind" fn $begun(
             _place: Place, _thread: Thread, schedule: c_int, first: $number, last: $number, step: $step,
-            chunk: $step,
+            chunk: $step, site: u64,
         ) {
-            let range = range(first.into(), last.into(), step.into());
-            loops::begin(context::current(), scheduled(range, schedule, chunk.max(0) as u64));
+            let range = Range::inclusive(first.into(), last.into(), step.into());
+            loops::begin(context::current(), scheduled(range, schedule, chunk.max(0) as u64, site));
         }
 
         /// The calling thread takes a chunk of it. Returns 1 if there was one. With none the thread leaves.
@@ -101,10 +101,10 @@ unsafe fn give<T>(place: *mut T, value: T) {
 }
 
 dispatched! {
-    __kmpc_dispatch_init_4 __kmpc_dispatch_next_4 __kmpc_dispatch_fini_4 i32, i32;
-    __kmpc_dispatch_init_4u __kmpc_dispatch_next_4u __kmpc_dispatch_fini_4u u32, i32;
-    __kmpc_dispatch_init_8 __kmpc_dispatch_next_8 __kmpc_dispatch_fini_8 i64, i64;
-    __kmpc_dispatch_init_8u __kmpc_dispatch_next_8u __kmpc_dispatch_fini_8u u64, i64;
+    __kmpc_dispatch_init_4 begin_4 __kmpc_dispatch_next_4 __kmpc_dispatch_fini_4 i32, i32;
+    __kmpc_dispatch_init_4u begin_4u __kmpc_dispatch_next_4u __kmpc_dispatch_fini_4u u32, i32;
+    __kmpc_dispatch_init_8 begin_8 __kmpc_dispatch_next_8 __kmpc_dispatch_fini_8 i64, i64;
+    __kmpc_dispatch_init_8u begin_8u __kmpc_dispatch_next_8u __kmpc_dispatch_fini_8u u64, i64;
 }
 
 /// The calling thread has left a loop, as newer compilers say.

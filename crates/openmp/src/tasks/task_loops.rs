@@ -4,9 +4,11 @@ use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use super::calls::{Code, Copy, FINAL, GOMP_taskgroup_end, GOMP_taskgroup_start, enqueue, is_cancelled};
 use super::{is_full, may_defer};
+use hiroba_schedule::Range;
+
 use crate::context::{self, Context};
 use crate::reductions;
-use crate::work::{Function, Range};
+use crate::work::Function;
 
 const UP: c_uint = 1 << 8;
 const GRAIN: c_uint = 1 << 9;

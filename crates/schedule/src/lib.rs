@@ -1,0 +1,29 @@
+//! How the iterations of a loop are given out to the threads of a team. Only computes: words that threads
+//! share are atomics of the caller's, and so is the clock.
+//!
+//! - `range.rs`: a loop's iterations, numbered from 0, and the values of its variable.
+//! - `kind.rs`: the schedules, and how the environment names them.
+//! - `a_loop.rs`: a loop as one thread sees it, and the next chunk of each schedule.
+//! - `batches.rs`: `dynamic` and `guided` without a queue of the team: nodes claim batches of chunks.
+//! - `factoring.rs`: chunks that halve from round to round, weighted or not.
+//! - `weights.rs`: parts in proportion to the threads' speeds, and what other parts would gain.
+//! - `profiled.rs`, `site.rs`: the schedule that measures speeds, and what a loop keeps of them.
+
+#![forbid(unsafe_code)]
+
+mod a_loop;
+mod batches;
+mod factoring;
+mod kind;
+mod profiled;
+mod range;
+mod shared;
+mod site;
+mod weights;
+
+pub use a_loop::{Loop, WORDS};
+pub use kind::{Given, Kind, parse};
+pub use range::Range;
+pub use shared::{Shared, Slots, Team};
+pub use site::{RING, Site};
+pub use weights::gain;

@@ -1,0 +1,7 @@
+//! Tests of schedules: a simulated team whose clocks the tests set, and teams of real threads.
+
+mod kinds;
+mod measured;
+mod once;
+mod ranges;
+mod team;
