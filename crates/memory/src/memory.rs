@@ -269,7 +269,8 @@ impl SharedMemory {
     /// Returns true if any granule of `range` has a frame or is swapped out. All others are zeros that were
     /// never written.
     pub fn is_populated(&self, range: PageRange) -> bool {
-        self.populated.contains_any(range) || self.is_any_out(range)
+        // In this order: what another thread brings in meanwhile is not out any more, but has a frame.
+        self.is_any_out_of(range) || self.populated.contains_any(range)
     }
 
     /// Returns the maximal runs of `range` that have frames (`true`) or none, in order. Swapped-out pages are

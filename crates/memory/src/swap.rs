@@ -10,25 +10,40 @@
 //! yields is never stored, since two contents that were sealed with one count would betray each other.
 //! Slots of granules that are in memory are given to others when no slot is free.
 //!
+//! Granules in memory may be saved ahead: they get a place as if they left, and stay. If they leave later as
+//! they were, nothing is written, by the same comparison.
+//!
+//! No lock is held while bytes are sealed, read, written, lent or fetched. Granules that a thread works on
+//! are *in transit* meanwhile: other threads that need them wait, and all others go on.
+//!
 //! Granules go to memory that other nodes lend, as long as there is any, and otherwise to the file. Those
 //! that a lender returns and no other one takes go to the file, too.
 //!
 //! Memory use: about 60 bytes for each granule that has a slot, and as much as a `BTreeSet` takes for slots
 //! that were used and are free.
 
+mod book;
 mod file;
 mod lent;
 
 #[cfg(test)]
+mod lent_tests;
+#[cfg(test)]
 pub(crate) mod tests;
+#[cfg(test)]
+mod transit_tests;
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    path::Path,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+};
 
 use hiroba_base::{PageId, PageRange};
-use rustc_hash::FxHashMap;
 
-use self::file::SlotFile;
+use self::book::{Book, Place, Sealed, Transit};
 pub use self::file::check_swap_directory;
+use self::file::{SlotFile, Slots};
 pub use self::lent::{LenderLost, Lenders};
 use crate::MemoryError;
 
@@ -49,41 +64,29 @@ pub trait SwapSeal: Send + Sync {
     fn open(&self, count: u64, place: &[u8], bytes: &mut [u8], tag: &[u8; SWAP_TAG_BYTES]) -> bool;
 }
 
-/// Where a granule is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// In this slot of the file.
-    File(u32),
-    /// With a lender.
-    Lent,
-}
-
-impl Place {
-    /// Returns true if both can be read together if their granules are neighbours.
-    fn is_followed_by(self, next: Place) -> bool {
-        match (self, next) {
-            (Place::File(slot), Place::File(other)) => slot + 1 == other,
-            (Place::Lent, Place::Lent) => true,
-            _ => false,
-        }
-    }
-}
-
-/// A granule that has a place.
+/// A granule whose content is in its place.
 #[derive(Clone, Copy, Debug)]
-struct Sealed {
-    place: Place,
-    count: u64,
-    tag: [u8; SWAP_TAG_BYTES],
-}
-
-/// A granule that is leaving.
-#[derive(Clone, Copy, Debug)]
-struct Leaver {
+struct Saved {
     granule: PageId,
     sealed: Sealed,
-    /// True if this version is in its place already.
+    /// True if this version was there already.
     is_unchanged: bool,
+}
+
+/// A granule that must be written, with its tag and the place of its earlier version.
+#[derive(Clone, Copy, Debug)]
+struct Changed {
+    granule: PageId,
+    count: u64,
+    tag: [u8; SWAP_TAG_BYTES],
+    before: Option<Place>,
+}
+
+impl Changed {
+    fn saved_at(&self, place: Place) -> Saved {
+        let sealed = Sealed { place, count: self.count, tag: self.tag };
+        Saved { granule: self.granule, sealed, is_unchanged: false }
+    }
 }
 
 /// The granules that are out, and where they are.
@@ -92,21 +95,17 @@ pub(crate) struct SwapStore {
     lenders: Option<Arc<dyn Lenders>>,
     seal: Box<dyn SwapSeal>,
     granule_bytes: usize,
-    out: FxHashMap<PageId, Sealed>,
-    /// Granules that have come back, with the version in their places. They may have been changed since.
-    back: BTreeMap<PageId, Sealed>,
-    /// The count of the next granule that is sealed.
-    count: u64,
-    buffer: Vec<u8>,
+    book: Mutex<Book>,
+    /// Signalled when a transit has ended.
+    arrivals: Condvar,
+    /// Number of granules that are out; changes under the book's lock.
+    out_count: AtomicU64,
 }
 
 impl core::fmt::Debug for SwapStore {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let (out, back) = (self.out.len(), self.back.len());
         f.debug_struct("SwapStore")
             .field("directory", &self.file.as_ref().map(|file| &file.directory))
-            .field("out", &out)
-            .field("back", &back)
             .finish_non_exhaustive()
     }
 }
@@ -129,138 +128,218 @@ impl SwapStore {
         granule_bytes: usize,
         seal: Box<dyn SwapSeal>,
     ) -> SwapStore {
-        SwapStore {
-            file,
-            lenders,
-            seal,
-            granule_bytes,
-            out: FxHashMap::default(),
-            back: BTreeMap::new(),
-            count: 0,
-            buffer: Vec::new(),
-        }
+        let book = Book::new(file.as_ref().map(Slots::of), lenders.clone());
+        let (book, arrivals, out_count) = (Mutex::new(book), Condvar::new(), AtomicU64::new(0));
+        SwapStore { file, lenders, seal, granule_bytes, book, arrivals, out_count }
     }
 
-    /// Returns the number of granules that are out.
-    pub(crate) fn len(&self) -> usize {
-        self.out.len()
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the granules of `range` that are out, in order.
-    pub(crate) fn granules_in(&self, range: PageRange) -> Vec<PageId> {
-        if range.count <= self.out.len() as u64 {
-            return range.iter().filter(|granule| self.out.contains_key(granule)).collect();
-        }
-        let mut found: Vec<PageId> = self.out.keys().copied().filter(|at| range.contains(*at)).collect();
-        found.sort_unstable();
-        found
+    /// Waits until no granule of `range` is in transit.
+    fn book_without_transit(&self, range: PageRange) -> MutexGuard<'_, Book> {
+        let is_awaited = |book: &mut Book| book.transits.iter().any(|transit| overlap(transit.range, range));
+        self.arrivals.wait_while(self.book(), is_awaited).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the transit of a range. All threads that wait look again, because it is rare that any does.
+    fn end_transit(&self, book: &mut Book, range: PageRange) {
+        book.transits.retain(|transit| transit.range != range);
+        self.arrivals.notify_all();
+    }
+
+    /// Returns true if no granule is out. A thread that takes it for granted has the lock under which
+    /// granules leave.
+    pub(crate) fn is_empty(&self) -> bool {
+        // SYNC POINT: pairs with the release in `count_out`, for threads without that lock.
+        self.out_count.load(Ordering::Acquire) == 0
+    }
+
+    fn count_out(&self, book: &Book) {
+        self.out_count.store(book.out.len() as u64, Ordering::Release);
     }
 
     /// Returns true if any granule of `range` is out.
     pub(crate) fn has_any_of(&self, range: PageRange) -> bool {
-        if range.count <= self.out.len() as u64 {
-            return range.iter().any(|granule| self.out.contains_key(&granule));
-        }
-        self.out.keys().any(|granule| range.contains(*granule))
+        self.book().has_any_of(range)
     }
 
     /// Takes in a range of granules, whose contents `read` returns, the same whenever it is asked. Granules
-    /// of zeros need no place. Returns the number of bytes written to the file.
+    /// of zeros need no place. Once all are in their places, `leave` gives their frames up; only then are
+    /// they out. Returns the number of bytes written to the file.
     ///
     /// # Errors
-    /// Fails if there is no room for all of them, or if they cannot be written; none has been taken in then.
+    /// Fails if there is no room for all of them, if they cannot be written, or if `leave` fails; none has
+    /// been taken in then.
     pub(crate) fn take_in(
-        &mut self,
+        &self,
         range: PageRange,
         mut read: impl FnMut(PageId, &mut [u8]),
+        leave: impl FnOnce() -> Result<(), MemoryError>,
     ) -> Result<u64, MemoryError> {
-        self.house_returned();
+        let mut book = self.book_without_transit(range);
+        self.house_returned(&mut book);
         // Sealing costs more than asking.
-        if self.file.is_none() && !self.lenders.as_ref().is_some_and(|lenders| lenders.may_lend()) {
+        if !self.may_save() {
             return Err(MemoryError::NoLender);
         }
-        let per_batch = (BATCH_BYTES / self.granule_bytes).max(1) as u64;
-        let mut leavers: Vec<Leaver> = Vec::new();
-        let mut written = 0;
-        let mut first = range.first;
-        while first < range.end() {
-            let count = per_batch.min(range.end().0 - first.0);
-            match self.take_in_batch(PageRange { first, count }, &mut read, &mut leavers) {
-                Ok(bytes) => written += bytes,
-                Err(error) => {
-                    for Leaver { granule, sealed, is_unchanged } in leavers {
-                        if is_unchanged {
-                            self.note_back(granule, sealed);
-                        } else {
-                            self.leave_place(granule, sealed.place);
-                        }
-                    }
-                    return Err(error);
-                }
-            }
-            first.0 += count;
+        book.transits.push(Transit { range, stay: false });
+        let mut buffer = book.take_buffer();
+        drop(book);
+        let mut saved: Vec<Saved> = Vec::new();
+        let outcome = self.batches(range).try_fold(0, |written, batch| {
+            self.save(batch, &mut read, &mut buffer, &mut saved, true).map(|bytes| written + bytes)
+        });
+        let mut book = self.book();
+        book.keep_buffer(buffer);
+        if outcome.is_ok() {
+            // First: a granule without a frame that is not out is zeros.
+            book.out.extend(saved.iter().map(|saved| (saved.granule, saved.sealed)));
+            self.count_out(&book);
         }
-        self.out.extend(leavers.into_iter().map(|leaver| (leaver.granule, leaver.sealed)));
-        Ok(written)
+        let outcome = outcome.and_then(|written| leave().map(|()| written));
+        if outcome.is_err() {
+            saved.iter().for_each(|saved| _ = book.out.remove(&saved.granule));
+            self.count_out(&book);
+            undo(&mut book, saved);
+        }
+        self.end_transit(&mut book, range);
+        outcome
     }
 
-    fn take_in_batch(
-        &mut self,
-        batch: PageRange,
-        read: &mut impl FnMut(PageId, &mut [u8]),
-        leavers: &mut Vec<Leaver>,
+    /// Saves granules that stay in memory, so that nothing need be written when they leave. `read` fills its
+    /// buffer with the contents of adjacent ones; the program may change them meanwhile. Granules on which
+    /// another thread works are left out. Returns how many were written or lent, and the number of bytes
+    /// written to the file.
+    ///
+    /// # Errors
+    /// Fails if they cannot be written. Some may have been saved, and none has changed.
+    pub(crate) fn save_ahead(
+        &self,
+        range: PageRange,
+        mut read: impl FnMut(PageRange, &mut [u8]) -> bool,
+    ) -> Result<(u64, u64), MemoryError> {
+        let (mut count, mut bytes) = (0, 0);
+        for batch in self.batches(range) {
+            let mut book = self.book();
+            let is_free = |granule: &PageId| !book.out.contains_key(granule) && !book.is_in_transit(*granule);
+            let free: Vec<PageId> = batch.iter().filter(is_free).collect();
+            let runs: Vec<PageRange> = free.chunk_by(|a, b| a.0 + 1 == b.0).map(range_of).collect();
+            book.transits.extend(runs.iter().map(|range| Transit { range: *range, stay: true }));
+            let mut buffer = book.take_buffer();
+            drop(book);
+            let mut outcome = Ok(());
+            for run in runs {
+                let mut saved = Vec::new();
+                let written = if outcome.is_ok() && self.may_save() {
+                    self.save_run(run, &mut read, &mut buffer, &mut saved)
+                } else {
+                    Ok(0)
+                };
+                let mut book = self.book();
+                match written {
+                    Ok(written) => {
+                        bytes += written;
+                        count += saved.iter().filter(|saved| !saved.is_unchanged).count() as u64;
+                        saved.into_iter().for_each(|saved| book.note_back(saved.granule, saved.sealed));
+                    }
+                    Err(error) => {
+                        undo(&mut book, saved);
+                        outcome = Err(error);
+                    }
+                }
+                self.end_transit(&mut book, run);
+            }
+            self.book().keep_buffer(buffer);
+            outcome?;
+        }
+        Ok((count, bytes))
+    }
+
+    fn save_run(
+        &self,
+        run: PageRange,
+        read: &mut impl FnMut(PageRange, &mut [u8]) -> bool,
+        buffer: &mut Vec<u8>,
+        saved: &mut Vec<Saved>,
     ) -> Result<u64, MemoryError> {
         let unit = self.granule_bytes;
-        let mut buffer = core::mem::take(&mut self.buffer);
+        // A copy, because the program may change what is sealed and compared more than once.
+        let mut plain = vec![0; run.count as usize * unit];
+        if !read(run, &mut plain) {
+            return Ok(0);
+        }
+        let mut copy = |granule: PageId, room: &mut [u8]| {
+            room.copy_from_slice(&plain[(granule.0 - run.first.0) as usize * unit..][..unit]);
+        };
+        self.save(run, &mut copy, buffer, saved, false)
+    }
+
+    fn may_save(&self) -> bool {
+        self.file.is_some() || self.lenders.as_ref().is_some_and(|lenders| lenders.may_lend())
+    }
+
+    /// Iterates over parts of a range that are saved together.
+    fn batches(&self, range: PageRange) -> impl Iterator<Item = PageRange> + use<> {
+        let per_batch = (BATCH_BYTES / self.granule_bytes).max(1) as u64;
+        let starts = (range.first.0..range.end().0).step_by(per_batch as usize);
+        starts
+            .map(move |first| PageRange { first: PageId(first), count: per_batch.min(range.end().0 - first) })
+    }
+
+    /// Puts the contents of granules in transit into their places. Returns the number of bytes written.
+    fn save(
+        &self,
+        batch: PageRange,
+        read: &mut impl FnMut(PageId, &mut [u8]),
+        buffer: &mut Vec<u8>,
+        saved: &mut Vec<Saved>,
+        may_displace: bool,
+    ) -> Result<u64, MemoryError> {
+        let unit = self.granule_bytes;
         buffer.resize(batch.count as usize * unit, 0);
-        // Granules that must be written, with the places of their earlier versions.
-        let mut changed: Vec<(PageId, Sealed, Option<Place>)> = Vec::new();
-        for granule in batch.iter() {
+        let (mut count, befores) = {
+            let mut book = self.book();
+            let befores: Vec<_> = batch.iter().map(|granule| book.back.remove(&granule)).collect();
+            (book.take_counts(batch.count), befores)
+        };
+        let mut changed: Vec<Changed> = Vec::new();
+        for (granule, before) in batch.iter().zip(befores) {
             let room = &mut buffer[changed.len() * unit..][..unit];
             read(granule, room);
-            let before = self.back.remove(&granule);
             if room.iter().all(|byte| *byte == 0) {
-                if let Some(sealed) = before {
-                    self.leave_place(granule, sealed.place);
-                }
+                before.iter().for_each(|sealed| self.book().leave_place(granule, sealed.place));
                 continue;
             }
             if let Some(sealed) = before {
                 let is_same = self.seal.seal(sealed.count, &granule.0.to_be_bytes(), room) == sealed.tag;
                 if is_same && self.is_in_place(granule, sealed) {
-                    leavers.push(Leaver { granule, sealed, is_unchanged: true });
+                    saved.push(Saved { granule, sealed, is_unchanged: true });
                     continue;
                 }
                 read(granule, room);
             }
-            let count = self.count;
-            self.count += 1;
             let tag = self.seal.seal(count, &granule.0.to_be_bytes(), room);
-            let before = before.map(|sealed| sealed.place);
-            changed.push((granule, Sealed { place: Place::Lent, count, tag }, before));
+            changed.push(Changed { granule, count, tag, before: before.map(|sealed| sealed.place) });
+            count += 1;
         }
-        let lent = self.lend(&changed, &buffer, leavers);
-        let written = self.write(&changed[lent..], &buffer[lent * unit..changed.len() * unit], leavers);
-        self.buffer = buffer;
-        written
+        let lent = self.lend(&changed, buffer, saved);
+        let rest = &buffer[lent * unit..changed.len() * unit];
+        self.write(&changed[lent..], rest, saved, may_displace)
     }
 
     /// Lends granules. Returns how many were lent, from the first on.
-    fn lend(
-        &mut self,
-        changed: &[(PageId, Sealed, Option<Place>)],
-        bytes: &[u8],
-        leavers: &mut Vec<Leaver>,
-    ) -> usize {
+    fn lend(&self, changed: &[Changed], bytes: &[u8], saved: &mut Vec<Saved>) -> usize {
         let Some(lenders) = self.lenders.as_ref().filter(|_| !changed.is_empty()) else { return 0 };
         let names: Vec<(PageId, u64)> =
-            changed.iter().map(|(granule, sealed, _)| (*granule, sealed.count)).collect();
+            changed.iter().map(|changed| (changed.granule, changed.count)).collect();
         let lent = lenders.lend(&names, &bytes[..changed.len() * self.granule_bytes]);
-        for (granule, sealed, before) in &changed[..lent] {
-            if let Some(place @ Place::File(_)) = before {
-                self.leave_place(*granule, *place);
+        for changed in &changed[..lent] {
+            if let Some(place @ Place::File(_)) = changed.before {
+                self.book().leave_place(changed.granule, place);
             }
-            leavers.push(Leaver { granule: *granule, sealed: *sealed, is_unchanged: false });
+            saved.push(changed.saved_at(Place::Lent));
         }
         lent
     }
@@ -268,73 +347,63 @@ impl SwapStore {
     /// Writes granules to the file, to the slots of their earlier versions if they have any. Returns the
     /// number of bytes.
     fn write(
-        &mut self,
-        changed: &[(PageId, Sealed, Option<Place>)],
+        &self,
+        changed: &[Changed],
         bytes: &[u8],
-        leavers: &mut Vec<Leaver>,
+        saved: &mut Vec<Saved>,
+        may_displace: bool,
     ) -> Result<u64, MemoryError> {
         if changed.is_empty() {
             return Ok(0);
         }
         let mut slots = Vec::with_capacity(changed.len());
-        for (at, (granule, sealed, before)) in changed.iter().enumerate() {
-            if let Some(Place::Lent) = before {
-                self.leave_place(*granule, Place::Lent);
+        let mut book = self.book();
+        for (at, version) in changed.iter().enumerate() {
+            if let Some(Place::Lent) = version.before {
+                book.leave_place(version.granule, Place::Lent);
             }
-            let slot = match before {
-                Some(Place::File(slot)) => Some(*slot),
-                _ => self.take_slot(),
+            let slot = match version.before {
+                Some(Place::File(slot)) => Some(slot),
+                _ => book.take_slot(may_displace),
             };
             let Some(slot) = slot else {
-                for (granule, _, before) in &changed[at + 1..] {
-                    before.iter().for_each(|place| self.leave_place(*granule, *place));
+                for Changed { granule, before, .. } in &changed[at + 1..] {
+                    before.iter().for_each(|place| book.leave_place(*granule, *place));
                 }
                 return Err(self.file.as_ref().map_or(MemoryError::NoLender, SlotFile::full));
             };
-            let sealed = Sealed { place: Place::File(slot), ..*sealed };
-            leavers.push(Leaver { granule: *granule, sealed, is_unchanged: false });
+            saved.push(version.saved_at(Place::File(slot)));
             slots.push(slot);
         }
+        drop(book);
         let file = self.file.as_ref().ok_or(MemoryError::NoLender)?;
         file.write(&slots, bytes).map(|()| bytes.len() as u64)
     }
 
     /// Writes granules that were returned, and have found no other lender, to the file. What has no room
-    /// there stays as it is.
-    fn house_returned(&mut self) {
+    /// there, or is being fetched, stays as it is.
+    fn house_returned(&self, book: &mut Book) {
         while let Some((granule, count, bytes)) = self.lenders.as_ref().and_then(|lenders| lenders.homeless())
         {
+            if book.is_in_transit(granule) {
+                return;
+            }
             let is_known = |sealed: &&mut Sealed| (sealed.place, sealed.count) == (Place::Lent, count);
-            if self.out.get_mut(&granule).filter(is_known).is_some() {
-                let Some(slot) = self.take_slot() else { return };
-                let file = self.file.as_mut().expect("it has given a slot");
+            if book.out.get_mut(&granule).filter(is_known).is_some() {
+                let Some(slot) = book.take_slot(true) else { return };
+                let file = self.file.as_ref().expect("it has given a slot");
                 if file.write(&[slot], &bytes).is_err() {
-                    file.free_slot(slot);
+                    book.leave_place(granule, Place::File(slot));
                     return;
                 }
-                let sealed = self.out.get_mut(&granule).expect("it is out");
+                let sealed = book.out.get_mut(&granule).expect("it is out");
                 sealed.place = Place::File(slot);
             }
-            self.leave_place(granule, Place::Lent);
+            book.leave_place(granule, Place::Lent);
         }
     }
 
-    /// Takes a free slot of the file, or that of a granule that has come back. Granules mostly leave in the
-    /// order of their places, so the last one keeps its slot the longest without need.
-    fn take_slot(&mut self) -> Option<u32> {
-        let file = self.file.as_mut()?;
-        if let Some(slot) = file.take_slot() {
-            return Some(slot);
-        }
-        let (granule, slot) = self.back.iter().rev().find_map(|(granule, sealed)| match sealed.place {
-            Place::File(slot) => Some((*granule, slot)),
-            Place::Lent => None,
-        })?;
-        self.back.remove(&granule);
-        Some(slot)
-    }
-
-    /// Returns true if the version of a granule that has come back is still in its place. From then on it
+    /// Returns true if the version of a granule that is in memory is still in its place. From then on it
     /// stays there.
     fn is_in_place(&self, granule: PageId, sealed: Sealed) -> bool {
         match sealed.place {
@@ -343,80 +412,92 @@ impl SwapStore {
         }
     }
 
-    fn leave_place(&mut self, granule: PageId, place: Place) {
-        match (place, &mut self.file, &self.lenders) {
-            (Place::File(slot), Some(file), _) => file.free_slot(slot),
-            (Place::Lent, _, Some(lenders)) => lenders.discard(&[granule]),
-            _ => {}
-        }
-    }
-
-    fn note_back(&mut self, granule: PageId, sealed: Sealed) {
-        if let (Place::Lent, Some(lenders)) = (sealed.place, &self.lenders) {
-            lenders.note_back(&[granule]);
-        }
-        self.back.insert(granule, sealed);
-    }
-
-    /// Returns granules that are out, given in order. Passes `place` runs of them; those that it has accepted
-    /// are not out any more. Returns the number of bytes read from the file.
+    /// Returns the granules of `range` that are out. Passes `place` runs of them; those that it has accepted
+    /// are not out any more, also those that another thread was bringing in. Returns the number of bytes read
+    /// from the file.
     ///
     /// # Errors
     /// Fails if they cannot be read, if they are not what was written, or if `place` fails.
     pub(crate) fn hand_back(
-        &mut self,
-        granules: &[PageId],
+        &self,
+        range: PageRange,
         mut place: impl FnMut(PageRange, &[u8]) -> Result<(), MemoryError>,
     ) -> Result<u64, MemoryError> {
-        let unit = self.granule_bytes;
-        let per_batch = (BATCH_BYTES / unit).max(1);
-        let follows = |before: &PageId, after: &PageId| {
-            before.0 + 1 == after.0 && self.out[before].place.is_followed_by(self.out[after].place)
-        };
-        let runs: Vec<&[PageId]> = granules.chunk_by(follows).flat_map(|run| run.chunks(per_batch)).collect();
-        let mut buffer = core::mem::take(&mut self.buffer);
         let mut bytes = 0;
-        let mut outcome = Ok(());
-        for run in runs {
-            let range = PageRange { first: run[0], count: run.len() as u64 };
-            buffer.resize(run.len() * unit, 0);
-            outcome = self.read_run(run, &mut buffer).and_then(|()| place(range, &buffer));
-            if outcome.is_err() {
+        let mut book = self.book();
+        loop {
+            let Some((run, versions)) = self.next_run(&book, range) else {
+                let is_awaited = |transit: &Transit| !transit.stay && overlap(transit.range, range);
+                if !book.transits.iter().any(is_awaited) {
+                    return Ok(bytes);
+                }
+                book = self.arrivals.wait(book).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            book.transits.push(Transit { range: run, stay: false });
+            let mut buffer = book.take_buffer();
+            drop(book);
+            buffer.resize(versions.len() * self.granule_bytes, 0);
+            let outcome = self.read_run(run, &versions, &mut buffer);
+            book = self.book();
+            // Under the lock: who sees that they are not out finds their frames.
+            let outcome = outcome.and_then(|()| place(run, &buffer));
+            if outcome.is_ok() {
+                for (granule, sealed) in run.iter().zip(versions) {
+                    book.out.remove(&granule);
+                    bytes += if sealed.place == Place::Lent { 0 } else { self.granule_bytes as u64 };
+                    book.note_back(granule, sealed);
+                }
+                self.count_out(&book);
+            }
+            book.keep_buffer(buffer);
+            self.end_transit(&mut book, run);
+            outcome?;
+        }
+    }
+
+    /// Returns the first granules of `range` that are out, that no other thread is bringing in, and that can
+    /// be read together, with the versions that are out.
+    fn next_run(&self, book: &Book, range: PageRange) -> Option<(PageRange, Vec<Sealed>)> {
+        let granules = book.granules_in(range);
+        let mut rest = granules.iter().skip_while(|granule| book.is_in_transit(**granule));
+        let first = *rest.next()?;
+        let mut versions = vec![book.out[&first]];
+        for granule in rest.take((BATCH_BYTES / self.granule_bytes).max(1) - 1) {
+            let (before, version) = (versions[versions.len() - 1], book.out[granule]);
+            let follows = granule.0 == first.0 + versions.len() as u64
+                && before.place.is_followed_by(version.place)
+                && !book.is_in_transit(*granule);
+            if !follows {
                 break;
             }
-            for granule in run {
-                if let Some(sealed) = self.out.remove(granule) {
-                    bytes += if sealed.place == Place::Lent { 0 } else { unit as u64 };
-                    self.note_back(*granule, sealed);
-                }
-            }
+            versions.push(version);
         }
-        self.buffer = buffer;
-        outcome.map(|()| bytes)
+        Some((PageRange { first, count: versions.len() as u64 }, versions))
     }
 
     /// Reads and opens granules whose places follow each other.
-    fn read_run(&self, run: &[PageId], buffer: &mut [u8]) -> Result<(), MemoryError> {
-        let place = self.out[&run[0]].place;
+    fn read_run(&self, run: PageRange, versions: &[Sealed], buffer: &mut [u8]) -> Result<(), MemoryError> {
+        let place = versions[0].place;
         match (place, &self.file, &self.lenders) {
-            (Place::File(slot), Some(file), _) => file.read(slot, buffer, run[0])?,
+            (Place::File(slot), Some(file), _) => file.read(slot, buffer, run.first)?,
             (Place::Lent, _, Some(lenders)) => {
                 let names: Vec<(PageId, u64)> =
-                    run.iter().map(|granule| (*granule, self.out[granule].count)).collect();
+                    run.iter().zip(versions).map(|(granule, sealed)| (granule, sealed.count)).collect();
                 lenders
                     .fetch(&names, buffer)
                     .map_err(|lost| MemoryError::LenderLost { page: lost.granule, lender: lost.lender })?;
             }
             _ => unreachable!("granules are where there was a place for them"),
         }
-        for (granule, bytes) in run.iter().zip(buffer.chunks_mut(self.granule_bytes)) {
-            let Sealed { count, tag, .. } = &self.out[granule];
-            if !self.seal.open(*count, &granule.0.to_be_bytes(), bytes, tag) {
+        let pieces = buffer.chunks_mut(self.granule_bytes);
+        for ((granule, sealed), bytes) in run.iter().zip(versions).zip(pieces) {
+            if !self.seal.open(sealed.count, &granule.0.to_be_bytes(), bytes, &sealed.tag) {
                 return Err(match (place, &self.file) {
                     (Place::File(_), Some(file)) => {
-                        MemoryError::SwapCorrupted { directory: file.directory.clone(), page: *granule }
+                        MemoryError::SwapCorrupted { directory: file.directory.clone(), page: granule }
                     }
-                    _ => MemoryError::LentCorrupted { page: *granule },
+                    _ => MemoryError::LentCorrupted { page: granule },
                 });
             }
         }
@@ -424,18 +505,28 @@ impl SwapStore {
     }
 
     /// Forgets the granules of `range` and gives their places up.
-    pub(crate) fn discard(&mut self, range: PageRange) {
-        for granule in self.granules_in(range) {
-            if let Some(sealed) = self.out.remove(&granule) {
-                self.leave_place(granule, sealed.place);
-            }
-        }
-        let back: Vec<PageId> =
-            self.back.range(range.first..range.end()).map(|(granule, _)| *granule).collect();
-        for granule in back {
-            if let Some(sealed) = self.back.remove(&granule) {
-                self.leave_place(granule, sealed.place);
-            }
+    pub(crate) fn discard(&self, range: PageRange) {
+        let mut book = self.book_without_transit(range);
+        book.discard(range);
+        self.count_out(&book);
+    }
+}
+
+/// Takes back what was saved of granules that do not leave.
+fn undo(book: &mut Book, saved: Vec<Saved>) {
+    for Saved { granule, sealed, is_unchanged } in saved {
+        if is_unchanged {
+            book.note_back(granule, sealed);
+        } else {
+            book.leave_place(granule, sealed.place);
         }
     }
+}
+
+fn overlap(one: PageRange, other: PageRange) -> bool {
+    one.first < other.end() && other.first < one.end()
+}
+
+fn range_of(run: &[PageId]) -> PageRange {
+    PageRange { first: run[0], count: run.len() as u64 }
 }

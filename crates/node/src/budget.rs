@@ -13,22 +13,31 @@
 //! What the runtime knows of pages takes memory, too, also of pages that have left, as does room that is kept
 //! for twins. Beyond a few MiB that counts as well, up to half of the budget: less for pages would not do.
 //!
+//! Once pages have left, some are chosen ahead, so that those homed here are saved before they must leave,
+//! and a thread of its own has them leave a little before the budget is exceeded. So a fault mostly finds
+//! room.
+//!
 //! Every run has a budget, most far more than it needs. So nothing is recorded before half of it is used.
 //! Then the policies are informed of the pages that are resident, in the order of their addresses.
+
+mod kind;
 
 use std::collections::VecDeque;
 
 use hiroba_base::PageId;
-use hiroba_paging::{Policy, PolicyKind};
-use rustc_hash::FxHashSet;
+use hiroba_paging::PolicyKind;
 
+use self::kind::Kind;
 use crate::own_memory;
 
 /// Number of latest pages that stay: a thread that waited for one may not have returned from its fault yet.
 const LATEST_STAY: usize = 32;
 
 /// Number of pages that leave in one round; then resident memory is measured again.
-const LEAVERS_MAX: u64 = 64;
+pub(crate) const LEAVERS_MAX: u64 = 64;
+
+/// The number in one round of the paging thread, which does not keep others from the core for longer.
+pub(crate) const LEAVERS_AHEAD_MAX: u64 = 16;
 
 /// Once exceeded, the budget is undercut by this fraction, so that not every arriving page evicts one.
 const SLACK_PART: u64 = 64;
@@ -39,6 +48,14 @@ const TOLD_FROM_PART: u64 = 8;
 /// After this many rounds in which no page left, eviction of home pages stops. Until then, regions under
 /// other protocols may have pages that can leave.
 const VAIN_ROUNDS_MAX: u32 = 8;
+
+/// Pages homed here that take this fraction of the budget are saved before they must leave, but no more than
+/// [`SAVED_AHEAD_BYTES_MAX`].
+const SAVED_AHEAD_PART: u64 = 16;
+const SAVED_AHEAD_BYTES_MAX: u64 = 8 << 20;
+
+/// After pages could not be saved ahead, that is not tried this many times.
+const SAVES_OMITTED: u32 = 64;
 
 /// Pages are recorded once resident memory exceeds this fraction of the budget.
 const RECORDED_FROM_PART: u64 = 2;
@@ -75,52 +92,10 @@ pub(crate) struct Budget {
     vain_rounds: u32,
     /// True until memory is measured again: no more home pages leave.
     homes_stay: bool,
-}
-
-/// The resident pages of one kind.
-struct Kind {
-    policy: Box<dyn Policy>,
-    /// All of them, including those that are leaving.
-    pages: FxHashSet<PageId>,
-    /// Pages that the policy has evicted and that are still resident.
-    leaving: FxHashSet<PageId>,
-}
-
-impl Kind {
-    fn new(kind: PolicyKind) -> Kind {
-        Kind { policy: kind.make(), pages: FxHashSet::default(), leaving: FxHashSet::default() }
-    }
-
-    fn note_come(&mut self, page: PageId) {
-        if self.pages.insert(page) {
-            self.policy.admit(page);
-        } else {
-            self.policy.reference(page);
-        }
-    }
-
-    fn note_left(&mut self, page: PageId) {
-        if self.pages.remove(&page) && !self.leaving.remove(&page) {
-            self.policy.forget(page);
-        }
-    }
-
-    /// Adds up to `count` pages to evict to `leavers`.
-    fn choose(&mut self, count: u64, latest: &VecDeque<PageId>, leavers: &mut Vec<PageId>) {
-        for _ in 0..count {
-            let Some(page) = self.policy.evict(&mut |page| !latest.contains(&page)) else { break };
-            self.leaving.insert(page);
-            leavers.push(page);
-        }
-    }
-
-    /// Readmits the pages that were to leave and did not. Returns their number.
-    fn end_round(&mut self) -> usize {
-        let stay: Vec<PageId> = self.leaving.drain().collect();
-        let count = stay.len();
-        stay.into_iter().for_each(|page| self.policy.admit(page));
-        count
-    }
+    /// True once the budget was exceeded.
+    was_exceeded: bool,
+    /// How many times pages will not be saved ahead.
+    omitted_saves: u32,
 }
 
 impl Budget {
@@ -138,6 +113,8 @@ impl Budget {
             stuck_bytes: 0,
             vain_rounds: 0,
             homes_stay: false,
+            was_exceeded: false,
+            omitted_saves: 0,
         }
     }
 
@@ -208,7 +185,7 @@ impl Budget {
 
     /// Records that a page got a frame or was given to the program. A page that is not a copy is homed here.
     pub(crate) fn note_home(&mut self, page: PageId) {
-        if !self.copies.pages.contains(&page)
+        if !self.copies.contains(page)
             && let Some(homes) = &mut self.homes
         {
             homes.note_come(page);
@@ -226,8 +203,8 @@ impl Budget {
     /// Records that the program has stored to a page.
     pub(crate) fn note_store(&mut self, page: PageId) {
         match &mut self.homes {
-            Some(homes) if homes.pages.contains(&page) => homes.policy.reference(page),
-            _ => self.copies.policy.reference(page),
+            Some(homes) if homes.contains(page) => homes.note_used(page),
+            _ => self.copies.note_used(page),
         }
     }
 
@@ -245,10 +222,40 @@ impl Budget {
         resident_bytes > self.present_bytes.max(self.stuck_bytes)
     }
 
-    /// Returns the next pages to evict; none when there is room enough, or when no page may leave.
-    pub(crate) fn choose(&mut self, resident_bytes: u64) -> Vec<PageId> {
+    /// Returns true if the budget was exceeded before and soon will be again, so that pages should leave now.
+    pub(crate) fn is_soon_exceeded(&self, resident_bytes: u64) -> bool {
+        let soon = self.present_bytes - self.present_bytes / SLACK_PART / 2;
+        self.has_swap() && self.was_exceeded && self.stuck_bytes == 0 && resident_bytes > soon
+    }
+
+    /// Returns the pages homed here that leave next and should be saved now, if they are many enough.
+    pub(crate) fn choose_to_save(&mut self) -> Vec<PageId> {
+        if self.omitted_saves > 0 {
+            self.omitted_saves -= 1;
+            return Vec::new();
+        }
+        let bytes = (self.present_bytes / SAVED_AHEAD_PART).min(SAVED_AHEAD_BYTES_MAX);
+        match &mut self.homes {
+            Some(homes) if self.was_exceeded => {
+                let most = (bytes / self.page_bytes).min(homes.count() / 2);
+                let is_enough = homes.next_count() > most / 2;
+                if is_enough { Vec::new() } else { homes.choose_next(most, &self.latest) }
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Records that pages could not be saved ahead.
+    pub(crate) fn note_save_failure(&mut self) {
+        self.omitted_saves = SAVES_OMITTED;
+    }
+
+    /// Returns the next pages to evict, at most `count`; none when there is room enough, or when no page may
+    /// leave.
+    pub(crate) fn choose(&mut self, resident_bytes: u64, count: u64) -> Vec<PageId> {
         let wanted = self.present_bytes - self.present_bytes / SLACK_PART;
-        let excess = resident_bytes.saturating_sub(wanted).div_ceil(self.page_bytes).min(LEAVERS_MAX);
+        let excess = resident_bytes.saturating_sub(wanted).div_ceil(self.page_bytes).min(count);
+        self.was_exceeded |= excess > 0;
         let Budget { copies, homes, latest, .. } = self;
         let mut leavers = Vec::new();
         let Some(homes) = homes else {
@@ -256,7 +263,7 @@ impl Budget {
             return leavers;
         };
         let kept = self.present_bytes / self.page_bytes / COPIES_KEEP_PART;
-        let spare = (copies.pages.len() as u64).saturating_sub(kept);
+        let spare = (copies.count()).saturating_sub(kept);
         copies.choose(excess.min(spare), latest, &mut leavers);
         if !self.homes_stay {
             homes.choose(excess - leavers.len() as u64, latest, &mut leavers);
@@ -309,21 +316,21 @@ mod tests {
         let mut budget = budget_of(64);
         (0..70).for_each(|page| budget.note_copy(PageId(page)));
         assert!(budget.is_exceeded(70 * 4096) && !budget.is_exceeded(64 * 4096));
-        let leavers = budget.choose(70 * 4096);
+        let leavers = budget.choose(70 * 4096, LEAVERS_MAX);
         assert_eq!(leavers, (0..7).map(PageId).collect::<Vec<_>>(), "and a little more than the excess");
         leavers.iter().for_each(|page| budget.note_left(*page));
         assert!(budget.end_round(7) && !budget.end(63 * 4096));
-        assert_eq!(budget.choose(1000 * 4096).len(), 63 - LATEST_STAY);
+        assert_eq!(budget.choose(1000 * 4096, LEAVERS_MAX).len(), 63 - LATEST_STAY);
     }
 
     #[test]
     fn what_cannot_leave_is_not_tried_again_until_there_is_more() {
         let mut budget = budget_of(64);
         (0..100).for_each(|page| budget.note_copy(PageId(page)));
-        let leavers = budget.choose(100 * 4096);
+        let leavers = budget.choose(100 * 4096, LEAVERS_MAX);
         budget.note_left(leavers[0]);
         assert!(budget.end_round(leavers.len()), "one has left");
-        let again = budget.choose(99 * 4096);
+        let again = budget.choose(99 * 4096, LEAVERS_MAX);
         assert!(!again.is_empty() && !budget.end_round(again.len()));
         assert!(budget.end(99 * 4096));
         assert!(!budget.is_exceeded(99 * 4096) && budget.is_exceeded(100 * 4096));
@@ -344,7 +351,7 @@ mod tests {
         assert!(!budget.end(700 * 4096) && !budget.is_exceeded(700 * 4096), "no more could leave");
         budget.lower(320 * 4096);
         assert!(budget.is_exceeded(321 * 4096) && !budget.is_exceeded(320 * 4096));
-        assert_eq!(budget.choose(321 * 4096).len(), 6);
+        assert_eq!(budget.choose(321 * 4096, LEAVERS_MAX).len(), 6);
         assert!(!budget.end(640 * 4096), "the user's own limit is kept");
         budget.raise(100 * 4096);
         budget.lower(320 * 4096);
@@ -364,7 +371,7 @@ mod tests {
         (1000..1600).for_each(|page| budget.note_home(PageId(page)));
         // A copy does not become a home page by getting a frame.
         budget.note_home(PageId(0));
-        let leavers = budget.choose(700 * 4096);
+        let leavers = budget.choose(700 * 4096, LEAVERS_MAX);
         let copies: Vec<PageId> = (0..20).map(PageId).collect();
         assert_eq!(leavers[..20], copies, "copies leave first, but an eighth of the budget stays theirs");
         assert_eq!(leavers[20..], (1000..1044).map(PageId).collect::<Vec<_>>());
@@ -372,10 +379,32 @@ mod tests {
         assert!(budget.end_round(leavers.len()));
         budget.note_latest(PageId(1044));
         assert_eq!(
-            budget.choose(700 * 4096)[..2],
+            budget.choose(700 * 4096, LEAVERS_MAX)[..2],
             [PageId(1045), PageId(1046)],
             "a thread waits for the oldest"
         );
+    }
+
+    #[test]
+    fn pages_are_saved_and_leave_ahead_once_the_budget_was_exceeded() {
+        let mut budget = budget_with_swap(640);
+        (1000..1640).for_each(|page| budget.note_home(PageId(page)));
+        assert_eq!((budget.choose_to_save(), budget.is_soon_exceeded(640 * 4096)), (vec![], false));
+        let leavers = budget.choose(641 * 4096, LEAVERS_MAX);
+        leavers.iter().for_each(|page| budget.note_left(*page));
+        budget.end(630 * 4096);
+        assert!(!budget.is_soon_exceeded(635 * 4096) && budget.is_soon_exceeded(636 * 4096));
+        let next: Vec<PageId> = (1011..1051).map(PageId).collect();
+        assert_eq!(budget.choose_to_save(), next, "a sixteenth");
+        assert_eq!(budget.choose_to_save(), []);
+        assert_eq!(budget.choose(636 * 4096, LEAVERS_AHEAD_MAX), next[..6]);
+        next[..20].iter().for_each(|page| budget.note_left(*page));
+        assert_eq!(budget.choose_to_save().len(), 20, "half of them have left");
+        budget.note_save_failure();
+        next[20..].iter().for_each(|page| budget.note_left(*page));
+        let tries = (1..).find(|_| !budget.choose_to_save().is_empty());
+        assert_eq!(tries, Some(SAVES_OMITTED + 1));
+        assert!(!budget.end(650 * 4096) && !budget.is_soon_exceeded(650 * 4096), "nothing can leave");
     }
 
     #[test]
@@ -383,13 +412,13 @@ mod tests {
         let mut budget = budget_with_swap(640);
         (0..100).for_each(|page| budget.note_copy(PageId(page)));
         (1000..1600).for_each(|page| budget.note_home(PageId(page)));
-        let leavers = budget.choose(700 * 4096);
+        let leavers = budget.choose(700 * 4096, LEAVERS_MAX);
         budget.note_swap_failure();
         leavers.iter().filter(|page| page.0 < 1000).for_each(|page| budget.note_left(*page));
         assert!(budget.end_round(leavers.len()));
         let mut rounds = 0;
         loop {
-            let leavers = budget.choose(700 * 4096);
+            let leavers = budget.choose(700 * 4096, LEAVERS_MAX);
             assert!(leavers.iter().all(|page| page.0 < 1000), "{leavers:?}");
             leavers.iter().for_each(|page| budget.note_left(*page));
             rounds += 1;
@@ -397,9 +426,12 @@ mod tests {
                 break;
             }
         }
-        assert_eq!((rounds, budget.copies.pages.len()), (2, LATEST_STAY));
+        assert_eq!((rounds, budget.copies.count()), (2, LATEST_STAY as u64));
         assert!(!budget.end(650 * 4096));
-        assert!(budget.choose(700 * 4096).iter().any(|page| page.0 >= 1000), "it may take something later");
+        assert!(
+            budget.choose(700 * 4096, LEAVERS_MAX).iter().any(|page| page.0 >= 1000),
+            "it may take something later"
+        );
     }
 
     #[test]
@@ -408,7 +440,7 @@ mod tests {
         (1000..9000).for_each(|page| budget.note_home(PageId(page)));
         let mut rounds = 0;
         loop {
-            let leavers = budget.choose(9000 * 4096);
+            let leavers = budget.choose(9000 * 4096, LEAVERS_MAX);
             if leavers.is_empty() || !budget.end_round(leavers.len()) {
                 break;
             }
@@ -418,7 +450,10 @@ mod tests {
         assert!(budget.end(9000 * 4096) && !budget.is_exceeded(9000 * 4096));
         // The next ones chosen are different pages.
         assert!(
-            budget.choose(9001 * 4096).iter().all(|page| page.0 >= 1000 + 64 * u64::from(VAIN_ROUNDS_MAX))
+            budget
+                .choose(9001 * 4096, LEAVERS_MAX)
+                .iter()
+                .all(|page| page.0 >= 1000 + 64 * u64::from(VAIN_ROUNDS_MAX))
         );
     }
 }

@@ -27,6 +27,7 @@ use crate::runtime::lending::LentMemory;
 use crate::runtime::liveness::Peers;
 use crate::runtime::lulls::Lulls;
 use crate::runtime::mapping::Unmapped;
+use crate::runtime::paging::Pager;
 use crate::runtime::ports::Ports;
 use crate::runtime::service::Service;
 use crate::runtime::space::CollectiveSpace;
@@ -48,6 +49,7 @@ pub(crate) mod lulls;
 pub(crate) mod making;
 pub(crate) mod mapping;
 pub(crate) mod one_sided;
+pub(crate) mod paging;
 pub(crate) mod ports;
 pub(crate) mod program_calls;
 pub(crate) mod run;
@@ -72,6 +74,8 @@ pub struct Runtime {
     fabric: Option<Arc<dyn Fabric>>,
     /// Memory that nodes lend each other, if they do.
     pub(crate) lending: Option<Arc<LentMemory>>,
+    /// The work of the paging thread, if pages homed here may leave.
+    pub(crate) pager: Option<Pager>,
     core: Mutex<Core>,
     pub(crate) serving: Serving,
     pub(crate) allocations: Allocations,
@@ -264,7 +268,8 @@ impl Runtime {
                 self.fatal("the service thread of a node reached an impossible state (see above): a fault of Hiroba's");
             }
         };
-        let started = thread.spawn(serve).and_then(|_| self.start_lending());
+        let started =
+            thread.spawn(serve).and_then(|_| self.start_lending()).and_then(|()| self.start_paging());
         drop(signals);
         started.map_err(|source| NodeError::System { what: "starting the service thread", source })
     }
@@ -282,6 +287,19 @@ impl Runtime {
             }
         };
         thread.spawn(serve).map(drop)
+    }
+
+    /// Starts the thread that has pages leave before a fault must wait for that.
+    fn start_paging(&'static self) -> std::io::Result<()> {
+        let Some(pager) = &self.pager else { return Ok(()) };
+        let thread = std::thread::Builder::new().name("hiroba-paging".to_owned());
+        let page = move || {
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.page(pager)));
+            if ended.is_err() {
+                self.fatal("the paging thread of a node reached an impossible state (see above): a fault of Hiroba's");
+            }
+        };
+        thread.spawn(page).map(drop)
     }
 
     /// Measures the cost of a fault outside the runtime, on the last page of this node's own arena.
@@ -516,6 +534,7 @@ impl Runtime {
         }
         let swap = self.memory.swap_tallies();
         (counters.swap_outs, counters.swap_ins, counters.swap_bytes) = (swap.outs, swap.ins, swap.bytes);
+        counters.pages_in_apart = swap.apart;
         if let Some(fabric) = &self.fabric {
             let link = fabric.statistics();
             counters.messages_sent = link.messages_sent;

@@ -141,12 +141,16 @@ counters! {
     exchanges,
     /// Frames given up for lack of memory.
     evictions,
-    /// Granules (the kernel's pages) that were written to the swap file.
+    /// Granules (the kernel's pages) that were written or lent before they had to leave.
+    pages_saved_ahead,
+    /// Granules that were written to the swap file.
     swap_outs,
     /// Granules that were read back from the swap file.
     swap_ins,
     /// Bytes written to and read from swap.
     swap_bytes,
+    /// Granules that came back from swap or from lenders while other threads of the node went on.
+    pages_in_apart,
     /// Granules of other nodes that were stored in memory of this one (`--lend`).
     pages_lent,
     /// Granules of this node that were stored in memory of others.

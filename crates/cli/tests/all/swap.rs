@@ -38,6 +38,9 @@ fn more_memory_than_all_nodes_have_in_every_way() {
             let (outs, ins, bytes) = (counters.swap_outs, counters.swap_ins, counters.swap_bytes);
             assert!(outs > 700 && ins > 500, "{options:?}: {outs} left, {ins} came back");
             assert_eq!(bytes, 4096 * (outs + ins));
+            let (saved, apart) = (counters.pages_saved_ahead, counters.pages_in_apart);
+            assert!(2 * saved > outs, "{options:?}: {outs} left, and {saved} were saved before they had to");
+            assert!(2 * apart > ins, "{options:?}: {ins} came back, {apart} without the node's lock");
             // Touches without a pattern fetch nothing along for which others would have to be evicted.
             assert!(outs < 16_000, "{options:?}: {outs} left");
             assert!(counters.evictions > outs, "{options:?}: copies leave, too");

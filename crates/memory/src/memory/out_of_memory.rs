@@ -5,9 +5,10 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use hiroba_base::PageRange;
+use hiroba_base::{PageId, PageRange};
+use rustix::io::Errno;
 
 use super::SharedMemory;
 use crate::{
@@ -44,34 +45,25 @@ pub struct SwapTallies {
     pub ins: u64,
     /// The bytes of both.
     pub bytes: u64,
+    /// Granules that were brought in, from the file or from lenders, while other threads went on.
+    pub apart: u64,
 }
 
 /// The swap file of a region.
 pub(super) struct Swap {
-    file: Mutex<SwapStore>,
-    /// Number of granules that are out; changes under the file's lock.
-    out: AtomicU64,
+    store: SwapStore,
     lost: fn(&MemoryError) -> !,
     /// Granules that got a frame since the last query.
     came: Mutex<Vec<PageRange>>,
+    /// Number of granules that came without the core's lock.
+    apart: AtomicU64,
     written_bytes: AtomicU64,
     read_bytes: AtomicU64,
 }
 
 impl core::fmt::Debug for Swap {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Swap").field("out", &self.out).finish_non_exhaustive()
-    }
-}
-
-impl Swap {
-    fn lock(&self) -> MutexGuard<'_, SwapStore> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn note_out(&self, file: &SwapStore) {
-        // SYNC POINT: pairs with the acquire in `swap_with_any`, for threads without the core's lock.
-        self.out.store(file.len() as u64, Ordering::Release);
+        f.debug_struct("Swap").field("store", &self.store).finish_non_exhaustive()
     }
 }
 
@@ -87,17 +79,17 @@ impl SharedMemory {
     /// Panics if there is a swap file already.
     pub fn open_swap(&self, options: SwapOptions<'_>) -> Result<(), MemoryError> {
         let SwapOptions { file, lenders, seal, lost } = options;
-        let file = SwapStore::open(file, lenders, self.granule().bytes(), seal)?;
-        self.set_swap(file, lost);
+        let store = SwapStore::open(file, lenders, self.granule().bytes(), seal)?;
+        self.set_swap(store, lost);
         Ok(())
     }
 
-    fn set_swap(&self, file: SwapStore, lost: fn(&MemoryError) -> !) {
+    fn set_swap(&self, store: SwapStore, lost: fn(&MemoryError) -> !) {
         let swap = Swap {
-            file: Mutex::new(file),
-            out: AtomicU64::new(0),
+            store,
             lost,
             came: Mutex::default(),
+            apart: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
         };
@@ -107,7 +99,8 @@ impl SharedMemory {
     /// Swaps pages out: their content goes to the swap file, and their frames to the system. A later access
     /// brings them in.
     ///
-    /// The program has no access to the pages, and no other thread accesses them meanwhile.
+    /// The program has no access to the pages, and no other thread accesses them meanwhile or has pages
+    /// leave. Other threads may bring in others.
     ///
     /// # Errors
     /// Fails if the swap file is full or cannot be written; the pages that have not left are unchanged then.
@@ -118,39 +111,81 @@ impl SharedMemory {
     pub fn page_out(&self, range: PageRange) -> Result<(), MemoryError> {
         self.span(range)?;
         let swap = self.swap.get().expect("pages leave where there is a swap file");
-        let mut file = swap.lock();
         let unit = self.granule().bytes();
         for run in self.runs_with_frames(range) {
-            let written =
-                file.take_in(run, |granule, room| self.copy_out(granule.0 as usize * unit, room))?;
-            if let Err(error) = self.give_up_run(run) {
-                file.discard(run);
-                return Err(error);
-            }
-            swap.note_out(&file);
+            let read = |granule: PageId, room: &mut [u8]| self.copy_out(granule.0 as usize * unit, room);
+            let written = swap.store.take_in(run, read, || self.give_up_run(run))?;
             swap.written_bytes.fetch_add(written, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Gives frames and content back to those granules of `range` that are out.
+    /// Saves the content of pages in memory, so that nothing need be written when they leave unchanged. Does
+    /// nothing to them; the program may use them meanwhile. Returns the number of granules saved.
+    ///
+    /// # Errors
+    /// Fails if the swap file is full or cannot be written, or if the pages lie outside the region.
+    pub fn save_ahead(&self, range: PageRange) -> Result<u64, MemoryError> {
+        self.span(range)?;
+        let Some(swap) = self.swap.get() else { return Ok(0) };
+        let mut saved = 0;
+        for run in self.runs_with_frames(range) {
+            let (count, written) = swap.store.save_ahead(run, |run, room| self.read_frames(run, room))?;
+            swap.written_bytes.fetch_add(written, Ordering::Relaxed);
+            saved += count;
+        }
+        Ok(saved)
+    }
+
+    /// Reads frames that may be given up meanwhile; they read as zeros then. A load through the view would
+    /// make a new one. Returns false if they cannot be read.
+    fn read_frames(&self, run: PageRange, room: &mut [u8]) -> bool {
+        let start = run.first.0 as usize * self.granule().bytes();
+        let mut done = 0;
+        while done < room.len() {
+            match rustix::io::pread(&self.memfd, &mut room[done..], (start + done) as u64) {
+                Ok(0) => return false,
+                Ok(read) => done += read,
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Gives frames and content back to those granules of `range` that are out. For a thread that is about to
+    /// need them, and does not have the lock under which pages leave, so that others need not wait for the
+    /// disk. Calls `came` with what it has brought in.
     ///
     /// # Errors
     /// Fails if their content cannot be read or is not what was written, or if the machine has no memory
     /// left.
+    pub fn bring_in_apart(
+        &self,
+        range: PageRange,
+        mut came: impl FnMut(PageRange),
+    ) -> Result<(), MemoryError> {
+        self.bring_in_and(range, |run| {
+            came(run);
+            if let Some(swap) = self.swap.get() {
+                swap.apart.fetch_add(run.count, Ordering::Relaxed);
+            }
+        })
+    }
+
     pub(super) fn bring_in(&self, range: PageRange) -> Result<(), MemoryError> {
+        self.bring_in_and(range, |_| {})
+    }
+
+    fn bring_in_and(&self, range: PageRange, mut came: impl FnMut(PageRange)) -> Result<(), MemoryError> {
         let Some(swap) = self.swap_with_any() else { return Ok(()) };
-        let mut file = swap.lock();
-        let granules = file.granules_in(range);
-        if granules.is_empty() {
-            return Ok(());
-        }
         let unit = self.granule().bytes();
-        let place =
-            |run: PageRange, bytes: &[u8]| self.make_frames_with(run, run.first.0 as usize * unit, bytes);
-        let read = file.hand_back(&granules, place);
-        swap.note_out(&file);
-        swap.read_bytes.fetch_add(read?, Ordering::Relaxed);
+        let place = |run: PageRange, bytes: &[u8]| {
+            came(run);
+            self.make_frames_with(run, run.first.0 as usize * unit, bytes)
+        };
+        let read = swap.store.hand_back(range, place)?;
+        swap.read_bytes.fetch_add(read, Ordering::Relaxed);
         Ok(())
     }
 
@@ -167,26 +202,32 @@ impl SharedMemory {
     pub(super) fn discard(&self, range: PageRange) {
         // Granules that are in memory may have slots, too.
         let Some(swap) = self.swap.get() else { return };
-        let mut file = swap.lock();
-        file.discard(range);
-        swap.note_out(&file);
+        swap.store.discard(range);
+    }
+
+    /// Returns true if any page is out.
+    pub fn is_any_out(&self) -> bool {
+        self.swap_with_any().is_some()
     }
 
     /// Returns true if any granule of `range` is out.
-    pub(super) fn is_any_out(&self, range: PageRange) -> bool {
-        self.swap_with_any().is_some_and(|swap| swap.lock().has_any_of(range))
+    pub(super) fn is_any_out_of(&self, range: PageRange) -> bool {
+        self.swap_with_any().is_some_and(|swap| swap.store.has_any_of(range))
     }
 
     /// Returns the swap file, unless it is empty.
     fn swap_with_any(&self) -> Option<&Swap> {
-        self.swap.get().filter(|swap| swap.out.load(Ordering::Acquire) > 0)
+        self.swap.get().filter(|swap| !swap.store.is_empty())
     }
 
     /// Asserts that pages with a frame are not out.
     pub(super) fn debug_assert_is_in(&self, start: usize, bytes: usize) {
-        if cfg!(debug_assertions) && self.swap.get().is_some_and(|swap| swap.file.try_lock().is_ok()) {
+        if cfg!(debug_assertions) {
             let covered = self.granules_of(start, bytes);
-            debug_assert!(!self.is_any_out(covered), "{covered:?}: what is out has no frame to be looked at");
+            debug_assert!(
+                !self.is_any_out_of(covered),
+                "{covered:?}: what is out has no frame to be looked at"
+            );
         }
     }
 
@@ -219,6 +260,7 @@ impl SharedMemory {
             outs: written_bytes / granule_bytes,
             ins: read_bytes / granule_bytes,
             bytes: written_bytes + read_bytes,
+            apart: swap.apart.load(Ordering::Relaxed),
         }
     }
 }
@@ -300,10 +342,10 @@ mod tests {
         for (name, touch) in ways {
             memory.page_out(range(1, 8)).unwrap();
             assert_eq!((memory.frames(), blocks(&memory)), (24, 24 * 4096), "{name}: frames went back");
-            assert!(memory.is_any_out(range(1, 1)) && memory.is_populated(range(1, 8)), "{name}");
+            assert!(memory.is_any_out_of(range(1, 1)) && memory.is_populated(range(1, 8)), "{name}");
             assert!(!memory.is_populated(range(40, 8)));
             touch(&mut twins);
-            let still_out = memory.is_any_out(range(1, 1));
+            let still_out = memory.is_any_out_of(range(1, 1));
             // A merge does not access granules for which it has no change.
             assert_eq!(still_out, *name == "merge", "{name}");
             for page in 0..32 {
@@ -315,6 +357,62 @@ mod tests {
         // Nothing has changed them after they left for the first time.
         assert_eq!((tallies.outs, tallies.ins), (8, 8 * 12));
         assert_eq!(tallies.bytes, (8 + 8 * 12) * 4096);
+    }
+
+    #[test]
+    fn a_page_that_another_thread_brings_in_is_used_when_its_bytes_are_there() {
+        type Use = fn(&SharedMemory) -> bool;
+        let reads = |memory: &SharedMemory| {
+            let mut bytes = [0; BYTES];
+            memory.read(PageId(1), 0, &mut bytes);
+            bytes == [2; BYTES]
+        };
+        let uses: [Use; 5] = [
+            reads,
+            |memory| memory.is_populated(range(1, 1)),
+            |memory| memory.populate(range(0, 4)) == Ok(()) && memory.frames() == 32,
+            |memory| memory.atomic_u64(PageId(1), 8).unwrap().load(Ordering::Relaxed) != 0,
+            |memory| memory.write(PageId(1), 0, &[2; 10]) == Ok(()) && memory.frames() == 32,
+        ];
+        for (at, is_right) in uses.into_iter().enumerate() {
+            let disk = Disk::default();
+            let memory = memory_on(&disk, 64);
+            memory.page_out(range(0, 4)).unwrap();
+            disk.hold(0);
+            std::thread::scope(|scope| {
+                let coming = scope.spawn(|| memory.bring_in_apart(range(0, 4), |_| {}));
+                disk.await_held();
+                scope.spawn(|| disk.let_go());
+                assert!(is_right(&memory), "use {at}");
+                assert_eq!(coming.join().unwrap(), Ok(()));
+            });
+            assert!(reads(&memory), "use {at}");
+            assert_eq!((memory.swap_tallies().ins, memory.swap_tallies().apart), (4, 4));
+        }
+    }
+
+    #[test]
+    fn a_frame_that_is_given_up_while_it_is_saved_is_not_made_again() {
+        let memory = memory_on(&Disk::default(), 64);
+        memory.give_up(range(0, 8)).unwrap();
+        let mut room = vec![1; 10 * BYTES];
+        assert!(memory.read_frames(range(0, 10), &mut room));
+        assert!(room[..8 * BYTES].iter().all(|byte| *byte == 0) && room[8 * BYTES] == 9);
+        assert_eq!(blocks(&memory), 24 * 4096);
+    }
+
+    #[test]
+    fn a_page_that_is_saved_ahead_leaves_without_being_written() {
+        let disk = Disk::default();
+        let memory = memory_on(&disk, 64);
+        assert_eq!(memory.save_ahead(range(0, 64)), Ok(32));
+        assert_eq!((memory.frames(), blocks(&memory)), (32, 32 * 4096), "no frame was made");
+        memory.write(PageId(3), 7, &[9]).unwrap();
+        memory.page_out(range(0, 8)).unwrap();
+        assert_eq!(memory.swap_tallies().outs, 33, "the one that has changed");
+        let mut bytes = [0; BYTES];
+        memory.read(PageId(3), 0, &mut bytes);
+        assert_eq!((bytes[6], bytes[7], bytes[8]), (4, 9, 4));
     }
 
     #[test]
@@ -370,7 +468,7 @@ mod tests {
         let full = memory.page_out(range(8, 8)).unwrap_err();
         assert!(matches!(full, MemoryError::SwapFull { .. }), "{full}");
         assert_eq!((memory.frames(), memory.resident_bytes()), (24, 24 * 4096));
-        assert!(!memory.is_any_out(range(8, 8)));
+        assert!(!memory.is_any_out_of(range(8, 8)));
         for page in 0..32 {
             let mut bytes = [0; BYTES];
             memory.read(PageId(page), 0, &mut bytes);

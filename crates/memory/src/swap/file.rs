@@ -37,16 +37,49 @@ impl Store for OwnedFd {
     }
 }
 
-/// The file, and the use of its slots.
+/// The file. Several threads may read and write different slots at once.
 pub(super) struct SlotFile {
     store: Box<dyn Store>,
     /// As the user named it.
     pub(super) directory: PathBuf,
     granule_bytes: usize,
     slots_max: u32,
+}
+
+/// The use of a file's slots.
+pub(super) struct Slots {
+    slots_max: u32,
     /// The first slot that was never used.
     fresh: u32,
     free: BTreeSet<u32>,
+}
+
+impl Slots {
+    pub(super) fn of(file: &SlotFile) -> Slots {
+        Slots { slots_max: file.slots_max, fresh: 0, free: BTreeSet::new() }
+    }
+
+    /// Takes the lowest free slot, so that granules that leave together have consecutive slots.
+    pub(super) fn take(&mut self) -> Option<u32> {
+        if let Some(slot) = self.free.pop_first() {
+            return Some(slot);
+        }
+        let slot = self.fresh;
+        (slot < self.slots_max).then(|| {
+            self.fresh += 1;
+            slot
+        })
+    }
+
+    /// Frees a slot that was taken.
+    pub(super) fn free(&mut self, slot: u32) {
+        self.free.insert(slot);
+    }
+
+    #[cfg(test)]
+    pub(super) fn free_slots(&self) -> usize {
+        self.free.len()
+    }
 }
 
 impl SlotFile {
@@ -74,26 +107,7 @@ impl SlotFile {
             directory: directory.to_owned(),
             granule_bytes,
             slots_max: u32::try_from(bytes_max / granule_bytes as u64).unwrap_or(u32::MAX),
-            fresh: 0,
-            free: BTreeSet::new(),
         }
-    }
-
-    /// Takes the lowest free slot, so that granules that leave together have consecutive slots.
-    pub(super) fn take_slot(&mut self) -> Option<u32> {
-        if let Some(slot) = self.free.pop_first() {
-            return Some(slot);
-        }
-        let slot = self.fresh;
-        (slot < self.slots_max).then(|| {
-            self.fresh += 1;
-            slot
-        })
-    }
-
-    /// Frees a slot that was taken.
-    pub(super) fn free_slot(&mut self, slot: u32) {
-        self.free.insert(slot);
     }
 
     /// Returns the error for a file without a free slot.
@@ -158,11 +172,6 @@ impl SlotFile {
 
     fn offset_of(&self, slot: u32) -> u64 {
         u64::from(slot) * self.granule_bytes as u64
-    }
-
-    #[cfg(test)]
-    pub(super) fn free_slots(&self) -> usize {
-        self.free.len()
     }
 }
 

@@ -1,11 +1,12 @@
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
 use super::file::{Store, nameless_file};
 use super::*;
 
-const UNIT: usize = 4096;
+pub(super) const UNIT: usize = 4096;
 
 /// A seal that encrypts poorly but detects every change: enough to test the file.
 pub(crate) struct Toy;
@@ -39,7 +40,7 @@ impl SwapSeal for Toy {
 
 /// A disk with faults.
 #[derive(Clone, Default)]
-pub(crate) struct Disk(pub(crate) Arc<Mutex<DiskState>>);
+pub(crate) struct Disk(pub(crate) Arc<Mutex<DiskState>>, Arc<Condvar>);
 
 #[derive(Default)]
 pub(crate) struct DiskState {
@@ -50,12 +51,45 @@ pub(crate) struct DiskState {
     pub(crate) refuses: Option<(u64, Option<Errno>)>,
     pub(crate) refuses_reads: Option<Errno>,
     pub(crate) calls: usize,
+    /// Calls at this offset wait, and how many do.
+    held: Option<u64>,
+    waiting: usize,
+}
+
+impl Disk {
+    /// Has calls for a slot wait until [`let_go`](Self::let_go).
+    pub(crate) fn hold(&self, slot: u64) {
+        self.0.lock().unwrap().held = Some(slot * UNIT as u64);
+    }
+
+    /// Waits until a call is held.
+    pub(crate) fn await_held(&self) {
+        let state = self.0.lock().unwrap();
+        drop(self.1.wait_while(state, |state| state.waiting == 0).unwrap());
+    }
+
+    /// Lets go what is held, after a moment in which a thread that does not wait would be ahead.
+    pub(crate) fn let_go(&self) {
+        std::thread::sleep(Duration::from_millis(50));
+        self.0.lock().unwrap().held = None;
+        self.1.notify_all();
+    }
+
+    fn pass(&self, offset: u64) -> std::sync::MutexGuard<'_, DiskState> {
+        let mut state = self.0.lock().unwrap();
+        state.waiting += usize::from(state.held == Some(offset));
+        self.1.notify_all();
+        let is_held = state.held == Some(offset);
+        let mut state = self.1.wait_while(state, |state| state.held == Some(offset)).unwrap();
+        state.waiting -= usize::from(is_held);
+        state.calls += 1;
+        state
+    }
 }
 
 impl Store for Disk {
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize, Errno> {
-        let mut disk = self.0.lock().unwrap();
-        disk.calls += 1;
+        let mut disk = self.pass(offset);
         if disk.short.is_some() && disk.calls.is_multiple_of(3) {
             return Err(Errno::INTR);
         }
@@ -75,8 +109,7 @@ impl Store for Disk {
     }
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<usize, Errno> {
-        let mut disk = self.0.lock().unwrap();
-        disk.calls += 1;
+        let disk = self.pass(offset);
         if let Some(errno) = disk.refuses_reads {
             return Err(errno);
         }
@@ -92,27 +125,41 @@ pub(crate) fn file_on(disk: &Disk, slots: u64) -> SwapStore {
     SwapStore::over(Some(file), None, UNIT, Box::new(Toy))
 }
 
-fn free_slots(store: &SwapStore) -> usize {
-    store.file.as_ref().map_or(0, SlotFile::free_slots)
+pub(super) fn free_slots(store: &SwapStore) -> usize {
+    store.book().slots.as_ref().map_or(0, Slots::free_slots)
 }
 
-fn range(first: u64, count: u64) -> PageRange {
+/// Returns the number of granules that are out, and of those in memory that have a place.
+pub(super) fn out_and_back(store: &SwapStore) -> (usize, usize) {
+    let book = store.book();
+    assert_eq!(book.out.is_empty(), store.is_empty());
+    (book.out.len(), book.back.len())
+}
+
+pub(super) fn leave(
+    store: &SwapStore,
+    range: PageRange,
+    read: impl FnMut(PageId, &mut [u8]),
+) -> Result<u64, MemoryError> {
+    store.take_in(range, read, || Ok(()))
+}
+
+pub(super) fn range(first: u64, count: u64) -> PageRange {
     PageRange { first: PageId(first), count }
 }
 
-fn content(granule: PageId, room: &mut [u8]) {
+pub(super) fn content(granule: PageId, room: &mut [u8]) {
     room.iter_mut().enumerate().for_each(|(at, byte)| *byte = (granule.0 * 7 + at as u64 % 251) as u8 | 1);
 }
 
 /// What the program has made of it.
-fn changed(granule: PageId, room: &mut [u8]) {
+pub(super) fn changed(granule: PageId, room: &mut [u8]) {
     content(granule, room);
     room[17] ^= 0x40;
 }
 
-fn come_back(file: &mut SwapStore, asked: PageRange) -> Result<u64, MemoryError> {
-    let granules = file.granules_in(asked);
-    file.hand_back(&granules, |run, bytes| {
+pub(super) fn come_back(file: &SwapStore, asked: PageRange) -> Result<u64, MemoryError> {
+    file.hand_back(asked, |run, bytes| {
         for (granule, bytes) in run.iter().zip(bytes.chunks(UNIT)) {
             let mut expected = [0; UNIT];
             content(granule, &mut expected);
@@ -125,9 +172,9 @@ fn come_back(file: &mut SwapStore, asked: PageRange) -> Result<u64, MemoryError>
 #[test]
 fn what_leaves_comes_back_and_its_slots_are_used_again() {
     let disk = Disk::default();
-    let mut file = file_on(&disk, 200);
-    assert_eq!(file.take_in(range(10, 200), content), Ok(200 * UNIT as u64));
-    assert_eq!(file.len(), 200);
+    let file = file_on(&disk, 200);
+    assert_eq!(leave(&file, range(10, 200), content), Ok(200 * UNIT as u64));
+    assert_eq!(out_and_back(&file).0, 200);
     let plain = |granule: u64| {
         let mut bytes = [0; UNIT];
         content(PageId(granule), &mut bytes);
@@ -135,71 +182,70 @@ fn what_leaves_comes_back_and_its_slots_are_used_again() {
     };
     let disk_bytes = || disk.0.lock().unwrap().bytes.clone();
     assert!(disk_bytes().chunks(UNIT).all(|slot| (10..210).all(|granule| slot != plain(granule))));
-    assert_eq!(come_back(&mut file, range(0, 60)), Ok(50 * UNIT as u64));
-    assert_eq!(come_back(&mut file, range(0, 60)), Ok(0), "it is here no more");
-    assert!(!file.has_any_of(range(0, 60)) && file.has_any_of(range(0, 61)) && file.len() == 150);
+    assert_eq!(come_back(&file, range(0, 60)), Ok(50 * UNIT as u64));
+    assert_eq!(come_back(&file, range(0, 60)), Ok(0), "it is here no more");
+    assert!(!file.has_any_of(range(0, 60)) && file.has_any_of(range(0, 61)) && out_and_back(&file).0 == 150);
     // The range has more granules than are out.
-    assert_eq!(file.granules_in(range(0, 1 << 40)).len(), 150);
-    assert_eq!(file.take_in(range(1000, 50), content), Ok(50 * UNIT as u64));
+    assert_eq!(file.book().granules_in(range(0, 1 << 40)).len(), 150);
+    assert_eq!(leave(&file, range(1000, 50), content), Ok(50 * UNIT as u64));
     assert_eq!(disk_bytes().len(), 200 * UNIT, "slots of what has come back are used again");
     file.discard(range(1000, 10));
-    assert_eq!(file.take_in(range(3000, 10), content), Ok(10 * UNIT as u64));
-    assert_eq!(come_back(&mut file, range(0, 1 << 40)), Ok(200 * UNIT as u64));
-    assert_eq!((file.len(), file.back.len()), (0, 200));
+    assert_eq!(leave(&file, range(3000, 10), content), Ok(10 * UNIT as u64));
+    assert_eq!(come_back(&file, range(0, 1 << 40)), Ok(200 * UNIT as u64));
+    assert_eq!(out_and_back(&file), (0, 200));
     file.discard(range(0, 1 << 40));
-    assert_eq!((file.back.len(), free_slots(&file)), (0, 200));
+    assert_eq!((out_and_back(&file).1, free_slots(&file)), (0, 200));
 }
 
 #[test]
 fn zeros_need_no_slot_and_neighbours_one_call() {
     let disk = Disk::default();
-    let mut file = file_on(&disk, 64);
+    let file = file_on(&disk, 64);
     let half = |granule: PageId, room: &mut [u8]| match granule.0 % 2 {
         0 => room.fill(0),
         _ => content(granule, room),
     };
-    assert_eq!(file.take_in(range(0, 40), half), Ok(20 * UNIT as u64));
-    assert_eq!((file.len(), disk.0.lock().unwrap().calls), (20, 1));
-    assert_eq!(come_back(&mut file, range(0, 40)), Ok(20 * UNIT as u64));
+    assert_eq!(leave(&file, range(0, 40), half), Ok(20 * UNIT as u64));
+    assert_eq!((out_and_back(&file).0, disk.0.lock().unwrap().calls), (20, 1));
+    assert_eq!(come_back(&file, range(0, 40)), Ok(20 * UNIT as u64));
 }
 
 #[test]
 fn a_full_file_takes_in_nothing_of_what_it_has_no_room_for() {
     let disk = Disk::default();
-    let mut file = file_on(&disk, 100);
-    file.take_in(range(0, 30), content).unwrap();
+    let file = file_on(&disk, 100);
+    leave(&file, range(0, 30), content).unwrap();
     let full = MemoryError::SwapFull { directory: "/swap".into(), bytes: 100 * UNIT as u64 };
-    assert_eq!(file.take_in(range(100, 71), content), Err(full.clone()));
+    assert_eq!(leave(&file, range(100, 71), content), Err(full.clone()));
     assert!(full.to_string().contains("'/swap' is full (400 KiB): pages stay in memory"), "{full}");
-    assert_eq!((file.len(), file.granules_in(range(100, 71)).len()), (30, 0));
-    assert_eq!(file.take_in(range(100, 70), content), Ok(70 * UNIT as u64), "all slots are there still");
-    assert_eq!(come_back(&mut file, range(0, 200)), Ok(100 * UNIT as u64));
+    assert_eq!((out_and_back(&file).0, file.book().granules_in(range(100, 71)).len()), (30, 0));
+    assert_eq!(leave(&file, range(100, 70), content), Ok(70 * UNIT as u64), "all slots are there still");
+    assert_eq!(come_back(&file, range(0, 200)), Ok(100 * UNIT as u64));
 }
 
 #[test]
 fn a_disk_that_takes_bytes_in_pieces_or_none_loses_nothing() {
     let disk = Disk::default();
-    let mut file = file_on(&disk, 1000);
+    let file = file_on(&disk, 1000);
     disk.0.lock().unwrap().short = Some(1000);
-    file.take_in(range(0, 20), content).unwrap();
+    leave(&file, range(0, 20), content).unwrap();
     for errno in [Some(Errno::NOSPC), Some(Errno::IO), None] {
         disk.0.lock().unwrap().refuses = Some((50 * UNIT as u64 + 100, errno));
         let errno = errno.unwrap_or(Errno::NOSPC);
         let refused = Err(MemoryError::SwapWrite { directory: "/swap".into(), errno });
-        assert_eq!(file.take_in(range(100, 100), content), refused);
-        assert_eq!((file.len(), file.granules_in(range(100, 100)).len()), (20, 0));
+        assert_eq!(leave(&file, range(100, 100), content), refused);
+        assert_eq!((out_and_back(&file).0, file.book().granules_in(range(100, 100)).len()), (20, 0));
     }
     disk.0.lock().unwrap().refuses = None;
-    file.take_in(range(100, 100), content).unwrap();
-    assert_eq!(come_back(&mut file, range(0, 200)), Ok(120 * UNIT as u64));
+    leave(&file, range(100, 100), content).unwrap();
+    assert_eq!(come_back(&file, range(0, 200)), Ok(120 * UNIT as u64));
     assert!(disk.0.lock().unwrap().bytes.len() <= 120 * UNIT, "slots of failures are free again");
 }
 
 /// Returns what the file's granules are: as they were, or as the program has changed them.
-fn versions(file: &mut SwapStore, asked: PageRange) -> Vec<(PageId, bool)> {
+pub(super) fn versions(file: &SwapStore, asked: PageRange) -> Vec<(PageId, bool)> {
     let mut found = Vec::new();
-    let granules = file.granules_in(asked);
-    let outcome = file.hand_back(&granules, |run, bytes| {
+    let outcome = file.hand_back(asked, |run, bytes| {
         for (granule, bytes) in run.iter().zip(bytes.chunks(UNIT)) {
             let (mut as_it_was, mut as_changed) = ([0; UNIT], [0; UNIT]);
             content(granule, &mut as_it_was);
@@ -216,33 +262,33 @@ fn versions(file: &mut SwapStore, asked: PageRange) -> Vec<(PageId, bool)> {
 #[test]
 fn what_leaves_unchanged_again_is_not_written_again() {
     let disk = Disk::default();
-    let mut file = file_on(&disk, 100);
-    file.take_in(range(0, 8), content).unwrap();
-    come_back(&mut file, range(0, 8)).unwrap();
+    let file = file_on(&disk, 100);
+    leave(&file, range(0, 8), content).unwrap();
+    come_back(&file, range(0, 8)).unwrap();
     let before = disk.0.lock().unwrap().bytes.clone();
     let calls = disk.0.lock().unwrap().calls;
-    assert_eq!(file.take_in(range(0, 8), content), Ok(0));
-    assert_eq!((file.len(), disk.0.lock().unwrap().calls), (8, calls));
+    assert_eq!(leave(&file, range(0, 8), content), Ok(0));
+    assert_eq!((out_and_back(&file).0, disk.0.lock().unwrap().calls), (8, calls));
     assert!(disk.0.lock().unwrap().bytes == before, "nothing was written");
-    assert_eq!(come_back(&mut file, range(0, 8)), Ok(8 * UNIT as u64), "and it is all there");
+    assert_eq!(come_back(&file, range(0, 8)), Ok(8 * UNIT as u64), "and it is all there");
     // Every other one is changed: those alone are written, to their own slots.
     let some = |granule: PageId, room: &mut [u8]| match granule.0 % 2 {
         0 => content(granule, room),
         _ => changed(granule, room),
     };
-    assert_eq!(file.take_in(range(0, 8), some), Ok(4 * UNIT as u64));
+    assert_eq!(leave(&file, range(0, 8), some), Ok(4 * UNIT as u64));
     let slot = |at: usize| at * UNIT..(at + 1) * UNIT;
     for at in 0..8 {
         let is_written = disk.0.lock().unwrap().bytes[slot(at)] != before[slot(at)];
         assert_eq!(is_written, at % 2 == 1, "slot {at}");
     }
-    let found = versions(&mut file, range(0, 8));
+    let found = versions(&file, range(0, 8));
     assert!(
         found.len() == 8 && found.iter().all(|(granule, is_changed)| *is_changed == (granule.0 % 2 == 1))
     );
     // What has become zeros gives its slot up.
-    file.take_in(range(0, 2), |_, room| room.fill(0)).unwrap();
-    assert_eq!((file.len(), file.back.len(), free_slots(&file)), (0, 6, 2));
+    leave(&file, range(0, 2), |_, room| room.fill(0)).unwrap();
+    assert_eq!((out_and_back(&file), free_slots(&file)), ((0, 6), 2));
 }
 
 #[test]
@@ -263,9 +309,9 @@ fn no_two_contents_are_stored_under_one_count() {
     }
     let (disk, sealed) = (Disk::default(), Arc::default());
     let file = SlotFile::over(Box::new(disk.clone()), Path::new("/swap"), 100 * UNIT as u64, UNIT);
-    let mut file = SwapStore::over(Some(file), None, UNIT, Box::new(Watching(Arc::clone(&sealed))));
+    let file = SwapStore::over(Some(file), None, UNIT, Box::new(Watching(Arc::clone(&sealed))));
     for fill in 1..5 {
-        file.take_in(range(0, 1), |_, room| room.fill(fill)).unwrap();
+        leave(&file, range(0, 1), |_, room| room.fill(fill)).unwrap();
         let stored = disk.0.lock().unwrap().bytes.clone();
         let sealed = sealed.lock().unwrap();
         let (count, _) =
@@ -273,9 +319,8 @@ fn no_two_contents_are_stored_under_one_count() {
         let stored_before = sealed.iter().filter(|(other, bytes)| other == count && *bytes != stored).count();
         assert_eq!(stored_before, 0, "count {count} was used for something else first");
         drop(sealed);
-        let granules = file.granules_in(range(0, 1));
         let is_same = |bytes: &[u8]| bytes.iter().all(|byte| *byte == fill);
-        let outcome = file.hand_back(&granules, |_, bytes| {
+        let outcome = file.hand_back(range(0, 1), |_, bytes| {
             assert!(is_same(bytes));
             Ok(())
         });
@@ -286,33 +331,33 @@ fn no_two_contents_are_stored_under_one_count() {
 #[test]
 fn a_slot_of_what_is_in_memory_serves_another_when_none_is_free() {
     let disk = Disk::default();
-    let mut file = file_on(&disk, 10);
-    file.take_in(range(0, 10), content).unwrap();
-    come_back(&mut file, range(0, 6)).unwrap();
-    assert_eq!(file.take_in(range(100, 4), content), Ok(4 * UNIT as u64));
+    let file = file_on(&disk, 10);
+    leave(&file, range(0, 10), content).unwrap();
+    come_back(&file, range(0, 6)).unwrap();
+    assert_eq!(leave(&file, range(100, 4), content), Ok(4 * UNIT as u64));
     // Two of the six have kept theirs.
-    assert_eq!(file.take_in(range(0, 2), content), Ok(0));
-    let full = file.take_in(range(2, 1), content);
+    assert_eq!(leave(&file, range(0, 2), content), Ok(0));
+    let full = leave(&file, range(2, 1), content);
     assert!(matches!(full, Err(MemoryError::SwapFull { .. })), "{full:?}");
-    assert_eq!(come_back(&mut file, range(0, 200)), Ok(10 * UNIT as u64));
+    assert_eq!(come_back(&file, range(0, 200)), Ok(10 * UNIT as u64));
 }
 
 #[test]
 fn what_cannot_be_written_again_is_not_out_in_its_earlier_version() {
     let disk = Disk::default();
-    let mut file = file_on(&disk, 10);
-    file.take_in(range(0, 4), content).unwrap();
-    come_back(&mut file, range(0, 4)).unwrap();
+    let file = file_on(&disk, 10);
+    leave(&file, range(0, 4), content).unwrap();
+    come_back(&file, range(0, 4)).unwrap();
     disk.0.lock().unwrap().refuses = Some((0, Some(Errno::IO)));
     let some = |granule: PageId, room: &mut [u8]| match granule.0 {
         1 => changed(granule, room),
         _ => content(granule, room),
     };
-    assert!(matches!(file.take_in(range(0, 4), some), Err(MemoryError::SwapWrite { .. })));
-    assert_eq!((file.len(), file.back.len()), (0, 3));
+    assert!(matches!(leave(&file, range(0, 4), some), Err(MemoryError::SwapWrite { .. })));
+    assert_eq!(out_and_back(&file), (0, 3));
     disk.0.lock().unwrap().refuses = None;
-    assert_eq!(file.take_in(range(0, 4), some), Ok(UNIT as u64));
-    let found = versions(&mut file, range(0, 4));
+    assert_eq!(leave(&file, range(0, 4), some), Ok(UNIT as u64));
+    let found = versions(&file, range(0, 4));
     assert_eq!(
         found.iter().map(|(_, is_changed)| *is_changed).collect::<Vec<_>>(),
         [false, true, false, false]
@@ -324,18 +369,17 @@ fn what_is_not_what_was_written_is_noticed() {
     let corrupted = |page| Err(MemoryError::SwapCorrupted { directory: "/swap".into(), page: PageId(page) });
     let with = |spoil: &dyn Fn(&mut Vec<u8>)| {
         let disk = Disk::default();
-        let mut file = file_on(&disk, 100);
+        let file = file_on(&disk, 100);
         // Slot 0 contains granule 5 of an earlier version, then a later one.
-        file.take_in(range(5, 3), content).unwrap();
+        leave(&file, range(5, 3), content).unwrap();
         let earlier = disk.0.lock().unwrap().bytes[..UNIT].to_vec();
-        come_back(&mut file, range(5, 1)).unwrap();
-        file.take_in(range(5, 1), changed).unwrap();
+        come_back(&file, range(5, 1)).unwrap();
+        leave(&file, range(5, 1), changed).unwrap();
         let mut state = disk.0.lock().unwrap();
         state.bytes.splice(3 * UNIT.., earlier);
         spoil(&mut state.bytes);
         drop(state);
-        let granules = file.granules_in(range(0, 100));
-        (file.hand_back(&granules, |_, _| Ok(())), file.len())
+        (file.hand_back(range(0, 100), |_, _| Ok(())), out_and_back(&file).0)
     };
     assert_eq!(with(&|_| {}).0, Ok(3 * UNIT as u64));
     assert_eq!(with(&|bytes| bytes[100] ^= 1), (corrupted(5), 3));
@@ -346,21 +390,20 @@ fn what_is_not_what_was_written_is_noticed() {
     let lost = |errno| Err(MemoryError::SwapRead { directory: "/swap".into(), page: PageId(5), errno });
     assert_eq!(with(&|bytes| bytes.truncate(UNIT)).0, lost(Errno::IO));
     let disk = Disk::default();
-    let mut file = file_on(&disk, 100);
-    file.take_in(range(5, 1), content).unwrap();
+    let file = file_on(&disk, 100);
+    leave(&file, range(5, 1), content).unwrap();
     disk.0.lock().unwrap().refuses_reads = Some(Errno::NXIO);
-    assert_eq!(come_back(&mut file, range(5, 1)), lost(Errno::NXIO));
+    assert_eq!(come_back(&file, range(5, 1)), lost(Errno::NXIO));
 }
 
 #[test]
 fn a_frame_that_cannot_be_had_keeps_what_is_out() {
     let disk = Disk::default();
-    let mut file = file_on(&disk, 100);
-    file.take_in(range(0, 10), content).unwrap();
+    let file = file_on(&disk, 100);
+    leave(&file, range(0, 10), content).unwrap();
     let out_of_frames = MemoryError::OutOfFrames { range: range(0, 10), errno: Errno::NOMEM };
-    let granules = file.granules_in(range(0, 10));
-    assert_eq!(file.hand_back(&granules, |_, _| Err(out_of_frames.clone())), Err(out_of_frames.clone()));
-    assert_eq!(come_back(&mut file, range(0, 10)), Ok(10 * UNIT as u64));
+    assert_eq!(file.hand_back(range(0, 10), |_, _| Err(out_of_frames.clone())), Err(out_of_frames.clone()));
+    assert_eq!(come_back(&file, range(0, 10)), Ok(10 * UNIT as u64));
 }
 
 #[test]
@@ -368,13 +411,13 @@ fn a_real_file_has_no_name_and_only_its_owner_may_read_it() {
     let directory = std::env::temp_dir().join(format!("hiroba-swap-test-{}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();
     let names = || std::fs::read_dir(&directory).unwrap().count();
-    let mut file =
+    let file =
         SwapStore::open(Some((&directory, Some(100 * UNIT as u64))), None, UNIT, Box::new(Toy)).unwrap();
-    file.take_in(range(0, 100), content).unwrap();
+    leave(&file, range(0, 100), content).unwrap();
     assert_eq!(names(), 0);
-    let full = file.take_in(range(200, 1), content);
+    let full = leave(&file, range(200, 1), content);
     assert!(matches!(full, Err(MemoryError::SwapFull { .. })), "{full:?}");
-    assert_eq!(come_back(&mut file, range(0, 100)), Ok(100 * UNIT as u64));
+    assert_eq!(come_back(&file, range(0, 100)), Ok(100 * UNIT as u64));
     let stat = rustix::fs::fstat(nameless_file(&directory).unwrap()).unwrap();
     assert_eq!((stat.st_mode & 0o777, stat.st_nlink), (0o600, 0));
     assert_eq!((check_swap_directory(&directory), names()), (Ok(()), 0));
@@ -386,159 +429,4 @@ fn a_real_file_has_no_name_and_only_its_owner_may_read_it() {
         matches!(no_directory, MemoryError::SwapDirectory { errno: Errno::NOTDIR, .. }),
         "{no_directory:?}"
     );
-}
-
-/// Other nodes with room for some granules, which can be taken back.
-#[derive(Default)]
-struct Neighbours(Mutex<NeighboursState>);
-
-#[derive(Default)]
-struct NeighboursState {
-    room: usize,
-    lent: BTreeMap<PageId, (u64, Vec<u8>)>,
-    back: std::collections::BTreeSet<PageId>,
-    returned: BTreeMap<PageId, (u64, Vec<u8>)>,
-    is_dead: bool,
-    stores: usize,
-}
-
-impl Lenders for Neighbours {
-    fn may_lend(&self) -> bool {
-        let state = self.0.lock().unwrap();
-        state.lent.len() < state.room || !state.back.is_empty()
-    }
-
-    fn lend(&self, granules: &[(PageId, u64)], bytes: &[u8]) -> usize {
-        let mut state = self.0.lock().unwrap();
-        let mut lent = 0;
-        for ((granule, stamp), bytes) in granules.iter().zip(bytes.chunks(UNIT)) {
-            if state.lent.len() == state.room && !state.lent.contains_key(granule) {
-                let Some(gives_way) = state.back.pop_last() else { break };
-                state.lent.remove(&gives_way);
-            }
-            state.back.remove(granule);
-            state.lent.insert(*granule, (*stamp, bytes.to_vec()));
-            lent += 1;
-        }
-        state.stores += lent;
-        lent
-    }
-
-    fn keep(&self, granule: PageId, stamp: u64) -> bool {
-        let mut state = self.0.lock().unwrap();
-        state.back.remove(&granule) && state.lent[&granule].0 == stamp
-    }
-
-    fn fetch(&self, granules: &[(PageId, u64)], bytes: &mut [u8]) -> Result<(), LenderLost> {
-        let state = self.0.lock().unwrap();
-        for ((granule, stamp), room) in granules.iter().zip(bytes.chunks_mut(UNIT)) {
-            let found = state.returned.get(granule).or_else(|| state.lent.get(granule));
-            let lost = LenderLost { granule: *granule, lender: hiroba_base::NodeId(3) };
-            let (stored, bytes) = found.filter(|_| !state.is_dead).ok_or(lost)?;
-            assert_eq!(stored, stamp);
-            room.copy_from_slice(bytes);
-        }
-        Ok(())
-    }
-
-    fn note_back(&self, granules: &[PageId]) {
-        let mut state = self.0.lock().unwrap();
-        for granule in granules {
-            if state.returned.remove(granule).is_none() {
-                state.back.insert(*granule);
-            }
-        }
-    }
-
-    fn discard(&self, granules: &[PageId]) {
-        let mut state = self.0.lock().unwrap();
-        for granule in granules {
-            state.lent.remove(granule);
-            state.back.remove(granule);
-            state.returned.remove(granule);
-        }
-    }
-
-    fn homeless(&self) -> Option<(PageId, u64, Vec<u8>)> {
-        let state = self.0.lock().unwrap();
-        state.returned.first_key_value().map(|(granule, (stamp, bytes))| (*granule, *stamp, bytes.clone()))
-    }
-}
-
-fn store_with(disk: Option<(&Disk, u64)>, room: usize) -> (SwapStore, Arc<Neighbours>) {
-    let neighbours = Arc::new(Neighbours::default());
-    neighbours.0.lock().unwrap().room = room;
-    let file = disk.map(|(disk, slots)| {
-        SlotFile::over(Box::new(disk.clone()), Path::new("/swap"), slots * UNIT as u64, UNIT)
-    });
-    (SwapStore::over(file, Some(neighbours.clone()), UNIT, Box::new(Toy)), neighbours)
-}
-
-#[test]
-fn neighbours_come_before_the_disk_and_the_disk_before_nothing() {
-    let disk = Disk::default();
-    let (mut store, neighbours) = store_with(Some((&disk, 10)), 20);
-    assert_eq!(store.take_in(range(0, 25), content), Ok(5 * UNIT as u64));
-    assert_eq!((store.len(), neighbours.0.lock().unwrap().lent.len()), (25, 20));
-    let full = store.take_in(range(100, 6), content);
-    assert!(matches!(full, Err(MemoryError::SwapFull { .. })), "{full:?}");
-    assert_eq!(store.take_in(range(100, 5), content), Ok(5 * UNIT as u64));
-    assert_eq!(come_back(&mut store, range(0, 200)), Ok(10 * UNIT as u64), "the others come from neighbours");
-    // All of them stay where they are until they are changed.
-    let stores = neighbours.0.lock().unwrap().stores;
-    assert_eq!(store.take_in(range(0, 25), content), Ok(0));
-    assert_eq!(neighbours.0.lock().unwrap().stores, stores);
-    assert_eq!(come_back(&mut store, range(0, 25)), Ok(5 * UNIT as u64));
-    store.take_in(range(0, 2), changed).unwrap();
-    assert!(versions(&mut store, range(0, 2)).iter().all(|(_, is_changed)| *is_changed));
-    store.discard(range(0, 1 << 40));
-    assert_eq!((neighbours.0.lock().unwrap().lent.len(), free_slots(&store)), (0, 10));
-}
-
-#[test]
-fn without_a_disk_neighbours_are_all_there_is() {
-    let (mut store, neighbours) = store_with(None, 3);
-    assert_eq!(store.take_in(range(0, 4), content), Err(MemoryError::NoLender));
-    assert_eq!((store.len(), neighbours.0.lock().unwrap().lent.len()), (0, 0), "none was taken in");
-    assert_eq!(store.take_in(range(0, 3), content), Ok(0));
-    come_back(&mut store, range(0, 2)).unwrap();
-    // What is in memory gives way there.
-    assert_eq!(store.take_in(range(10, 2), content), Ok(0));
-    let unread = |_, _: &mut [u8]| panic!("there is no room for it");
-    assert_eq!(store.take_in(range(0, 1), unread), Err(MemoryError::NoLender));
-    come_back(&mut store, range(0, 20)).unwrap();
-}
-
-#[test]
-fn what_neighbours_return_goes_to_the_disk() {
-    let disk = Disk::default();
-    let (mut store, neighbours) = store_with(Some((&disk, 2)), 4);
-    store.take_in(range(0, 4), content).unwrap();
-    {
-        let mut state = neighbours.0.lock().unwrap();
-        state.room = 1;
-        for granule in 1..4 {
-            let bytes = state.lent.remove(&PageId(granule)).unwrap();
-            state.returned.insert(PageId(granule), bytes);
-        }
-    }
-    // Two of the three have room on the disk.
-    assert!(store.take_in(range(50, 1), content).is_err());
-    assert_eq!((neighbours.0.lock().unwrap().returned.len(), store.len()), (1, 4));
-    assert_eq!(come_back(&mut store, range(0, 4)), Ok(2 * UNIT as u64));
-}
-
-#[test]
-fn what_a_dead_or_faulty_neighbour_had_is_lost_by_name() {
-    let (mut store, neighbours) = store_with(None, 4);
-    store.take_in(range(5, 2), content).unwrap();
-    neighbours.0.lock().unwrap().is_dead = true;
-    let lost = come_back(&mut store, range(5, 1)).unwrap_err();
-    assert_eq!(lost, MemoryError::LenderLost { page: PageId(5), lender: hiroba_base::NodeId(3) });
-    assert!(lost.to_string().contains("from the memory that node 3 lends"), "{lost}");
-    let mut state = neighbours.0.lock().unwrap();
-    state.is_dead = false;
-    state.lent.get_mut(&PageId(5)).unwrap().1[7] ^= 1;
-    drop(state);
-    assert_eq!(come_back(&mut store, range(5, 1)), Err(MemoryError::LentCorrupted { page: PageId(5) }));
 }

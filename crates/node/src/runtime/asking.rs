@@ -338,6 +338,7 @@ impl Runtime {
         let (class, wanted) = classify(fault.kind);
         self.account.count_fault(class);
         let began = self.regions.is_some().then(Instant::now);
+        self.bring_back(class, fault.page);
         let request = |core: &mut Core, waiter| {
             core.note_touch(&self.memory, &fault);
             core.note_awaited(fault.page);

@@ -1,8 +1,8 @@
 //! Memory that nodes lend each other (`--lend`): the machine of `crates/paging` over a fabric of its own.
 //!
-//! A thread that moves pages out or in has the core's lock, and waits for other nodes. They answer
-//! nevertheless, because what serves them here, the *lending thread*, takes only the machine's lock, and the
-//! waiting thread receives its answer itself.
+//! A thread that moves pages out or in waits for other nodes, and may have the core's lock. They answer
+//! nevertheless, because what serves them here, the *lending thread*, takes only the machine's lock, and a
+//! waiting thread receives its answer itself. If it receives another thread's, it wakes that one.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -168,11 +168,16 @@ impl LentMemory {
         self.release(machine);
     }
 
-    /// Receives, for at most `time` if there is nothing.
-    fn receive(&self, wakes: u64, time: Duration) {
+    /// Receives, for at most `time` if there is nothing. Wakes threads that wait, besides `me` of them, if
+    /// anything came.
+    fn receive(&self, wakes: u64, time: Duration, me: u32) {
+        let before = self.received.load(Ordering::Relaxed);
         let result = self.fabric.poll_since(wakes, Some(time), &mut |from, bytes| self.handle(from, bytes));
         if let Err(error) = result {
             Runtime::end_for(&format!("cannot receive from other nodes about lent memory: {error}"));
+        }
+        if self.waiting.load(Ordering::SeqCst) > me && self.received.load(Ordering::Relaxed) != before {
+            self.fabric.wake();
         }
     }
 
@@ -181,11 +186,7 @@ impl LentMemory {
         // It runs for microseconds, and while it waits for a processor another node stands still.
         ask_for_short_slices();
         while !is_over() {
-            let before = self.received.load(Ordering::Relaxed);
-            self.receive(self.fabric.wakes(), LOOK_EVERY);
-            if self.waiting.load(Ordering::SeqCst) > 0 && self.received.load(Ordering::Relaxed) != before {
-                self.fabric.wake();
-            }
+            self.receive(self.fabric.wakes(), LOOK_EVERY, 0);
             let mut machine = self.lock();
             machine.lending.handle_time(self.now());
             self.release(machine);
@@ -203,7 +204,7 @@ impl LentMemory {
             if let Some(outcome) = outcome {
                 break outcome;
             }
-            self.receive(wakes, NAP);
+            self.receive(wakes, NAP, 1);
         };
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         outcome
@@ -253,7 +254,7 @@ impl Lenders for LentMemory {
         }
         self.release(machine);
         while self.fabric.backlog_bytes_all() > BACKLOG_BYTES_MAX && self.silent_lender().is_none() {
-            self.receive(self.fabric.wakes(), NAP);
+            self.receive(self.fabric.wakes(), NAP, 0);
         }
         lent
     }

@@ -72,6 +72,7 @@ impl Runtime {
     pub(super) fn fault_locally(&self, fault: Fault) -> FaultOutcome {
         let (class, _) = classify(fault.kind);
         self.account.count_fault(class);
+        self.bring_back(class, fault.page);
         let _inside = self.account.enter(&self.threads, class);
         let mut given = false;
         self.tell(|core| given = self.give_local(core, fault.page));

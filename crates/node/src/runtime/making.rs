@@ -32,6 +32,7 @@ use crate::runtime::lending::LentMemory;
 use crate::runtime::liveness::Peers;
 use crate::runtime::lulls::Lulls;
 use crate::runtime::mapping::Unmapped;
+use crate::runtime::paging::Pager;
 use crate::runtime::ports::Ports;
 use crate::runtime::service::Service;
 use crate::runtime::space::{CollectiveSpace, RegionOptions};
@@ -205,6 +206,7 @@ impl Runtime {
         let memory_limit_bytes = budget.as_ref().map_or(0, |budget| budget.limit_bytes);
         let local = layout.local(me);
         let twins = Twins::new(memory.clone());
+        let pager = budget.as_ref().is_some_and(Budget::has_swap).then(Pager::default);
         let core = Core::new(Box::new(engine), twins, races, budget, LocalSpace::new(local));
         let regions = explains.then(Regions::default);
         let heap = if program_protocol.is_some() {
@@ -236,6 +238,7 @@ impl Runtime {
             unmapped: Unmapped::over(fabric_name),
             fabric,
             lending,
+            pager,
             core: Mutex::new(core),
             serving: Serving { service, lulls, messages_received: AtomicU64::new(0), peers },
             allocations: Allocations { heap, space, regions_made: Mutex::new(()) },

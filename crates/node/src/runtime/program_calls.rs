@@ -102,8 +102,9 @@ impl Runtime {
         if self.faults.is_none() {
             return Ok(());
         }
-        // Swapped pages come in under a lock that serving a fault may need.
         let _signals = crate::signals::SignalsDeferred::defer();
+        // Pages leave under this lock. One that left meanwhile would get a frame of zeros.
+        let _core = self.core();
         self.memory.populate(pages).map_err(|_| Errno::NOMEM)
     }
 

@@ -391,6 +391,7 @@ impl Runtime {
     /// Passes faults to the engine. Returns true if threads are still stopped in any of them.
     fn handle_events(&self, faults: &[Fault]) -> bool {
         let mut stopped = false;
+        faults.iter().for_each(|fault| self.bring_in_for(fault.page));
         self.tell(|core| {
             for fault in faults {
                 let (class, wanted) = classify(fault.kind);
@@ -457,16 +458,19 @@ impl Runtime {
             }
             Message::Ports { bytes } => self.take_port_packet(from, bytes),
             Message::Alive => drop(self.serving.peers.signs_received.fetch_add(1, Ordering::Relaxed)),
-            message => self.tell(|core| {
-                if let Err(error) = core.engine.handle_message(from, &message) {
-                    self.fatal(&format!("a message from node {from} breaks the protocol: {error}"));
-                }
-                legs::end(Leg::Engine);
-                if matches!(message, Message::Publish { .. }) && core.engine.keeps_back(from) {
-                    self.keep_port_packets(from);
-                }
-                self.carry_out_received(core, message.content());
-            }),
+            message => {
+                self.bring_in_for_message(&message);
+                self.tell(|core| {
+                    if let Err(error) = core.engine.handle_message(from, &message) {
+                        self.fatal(&format!("a message from node {from} breaks the protocol: {error}"));
+                    }
+                    legs::end(Leg::Engine);
+                    if matches!(message, Message::Publish { .. }) && core.engine.keeps_back(from) {
+                        self.keep_port_packets(from);
+                    }
+                    self.carry_out_received(core, message.content());
+                });
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use hiroba_protocol::Engine;
 use hiroba_wire::control::ToLauncher;
 
 use super::Core;
-use crate::budget::Budget;
+use crate::budget::{Budget, LEAVERS_AHEAD_MAX, LEAVERS_MAX};
 use crate::local_space::LocalSpace;
 use crate::runtime::Runtime;
 
@@ -22,6 +22,12 @@ impl Pages<'_> {
     /// Returns the page that contains a granule, if there is one.
     fn page_of(&self, granule: PageId) -> Option<PageId> {
         if self.local.is_allocated(granule) { Some(granule) } else { self.engine.page_of(granule) }
+    }
+
+    /// Returns the granules of a page.
+    fn granules_of(&self, page: PageId) -> PageRange {
+        let others = (page.0 + 1..).take_while(|granule| self.page_of(PageId(*granule)) == Some(page));
+        PageRange { first: page, count: 1 + others.count() as u64 }
     }
 
     /// Returns true if the page is homed on node `me`.
@@ -159,6 +165,57 @@ impl Runtime {
         self.evict(core);
     }
 
+    /// Has a round of pages leave, if the budget will soon be exceeded. Returns true if there are more.
+    /// Called by the paging thread.
+    pub(crate) fn evict_ahead(&self, core: &mut Core) -> bool {
+        let held_bytes = core.held_bytes(&self.memory);
+        if !core.budget.as_ref().is_some_and(|budget| budget.is_soon_exceeded(held_bytes)) {
+            return false;
+        }
+        let is_more = self.evict_some(core, LEAVERS_AHEAD_MAX);
+        self.save_ahead(core);
+        is_more
+    }
+
+    /// Evicts at most `count` pages, if there are too many. Returns true if another round may help.
+    fn evict_some(&self, core: &mut Core, count: u64) -> bool {
+        let held_bytes = core.held_bytes(&self.memory);
+        let Some(budget) = &mut core.budget else { return false };
+        let leavers = budget.choose(held_bytes, count);
+        if leavers.is_empty() {
+            return false;
+        }
+        let chosen = leavers.len();
+        let (mut own, shared): (Vec<PageId>, Vec<PageId>) =
+            leavers.into_iter().partition(|page| self.is_local(*page));
+        self.evict_local(core, &mut own);
+        if !shared.is_empty() {
+            core.engine.handle_shortage(&shared);
+        }
+        while let Some(effect) = core.engine.poll_effect() {
+            self.carry_out(core, effect, &[]);
+        }
+        core.budget.as_mut().is_some_and(|budget| budget.end_round(chosen))
+    }
+
+    /// Hands pages that leave next to the paging thread, which saves them.
+    fn save_ahead(&self, core: &mut Core) {
+        let (Some(pager), Some(budget)) = (&self.pager, &mut core.budget) else { return };
+        if pager.take_save_failure() {
+            budget.note_save_failure();
+        }
+        let mut chosen = budget.choose_to_save();
+        if chosen.is_empty() {
+            return;
+        }
+        chosen.sort_unstable();
+        let Core { engine, local, .. } = core;
+        let pages = Pages { engine: &**engine, local };
+        let mut granules = PageSet::new();
+        chosen.into_iter().for_each(|page| granules.push(pages.granules_of(page)));
+        pager.save(granules);
+    }
+
     /// Evicts pages while there are too many.
     pub(super) fn evict(&self, core: &mut Core) {
         core.begin_to_record(&self.memory, self.me);
@@ -173,29 +230,13 @@ impl Runtime {
             }
         }
         if !is_exceeded {
+            if let Some(pager) = self.pager.as_ref().filter(|_| budget.is_soon_exceeded(held_bytes)) {
+                pager.have_pages_leave();
+            }
             return;
         }
-        loop {
-            let held_bytes = core.held_bytes(&self.memory);
-            let Some(budget) = &mut core.budget else { return };
-            let leavers = budget.choose(held_bytes);
-            if leavers.is_empty() {
-                break;
-            }
-            let chosen = leavers.len();
-            let (mut own, shared): (Vec<PageId>, Vec<PageId>) =
-                leavers.into_iter().partition(|page| self.is_local(*page));
-            self.evict_local(core, &mut own);
-            if !shared.is_empty() {
-                core.engine.handle_shortage(&shared);
-            }
-            while let Some(effect) = core.engine.poll_effect() {
-                self.carry_out(core, effect, &[]);
-            }
-            if !core.budget.as_mut().is_some_and(|budget| budget.end_round(chosen)) {
-                break;
-            }
-        }
+        while self.evict_some(core, LEAVERS_MAX) {}
+        self.save_ahead(core);
         let held_bytes = core.held_bytes(&self.memory);
         let Core { budget: Some(budget), is_shortage_told, .. } = core else { return };
         let (limit_kib, has_swap, is_default) =
