@@ -173,6 +173,8 @@ const COUNTERS: [&[(&str, Unit, CountOf)]; 3] = [
         ("swapped in", Unit::Count, |c| c.swap_ins),
         ("swapped", Unit::Bytes, |c| c.swap_bytes),
         ("came apart", Unit::Count, |c| c.pages_in_apart),
+        ("came ahead", Unit::Count, |c| c.pages_brought_ahead),
+        ("in vain", Unit::Count, |c| c.pages_brought_in_vain),
         ("lent", Unit::Count, |c| c.pages_lent),
         ("borrowed", Unit::Count, |c| c.pages_borrowed),
         ("fetched back", Unit::Count, |c| c.pages_fetched_back),

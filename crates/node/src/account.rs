@@ -54,6 +54,8 @@ tallies! {
         home_migrations,
         evictions,
         pages_saved_ahead,
+        pages_brought_ahead,
+        pages_brought_in_vain,
         barriers,
         lock_acquires,
         wakeups,

@@ -9,7 +9,8 @@
 //! reference for comparison. [`replay`](fn@replay) runs a trace against a policy. `attempt0` is the machine
 //! of Hattori, Yamamoto and Amano, on which FIFO and CLOCK were compared.
 //!
-//! `lending` is where pages go: into memory that other nodes lend.
+//! `lending` is where pages go: into memory that other nodes lend. `streams.rs` finds the pages that will be
+//! needed next, so that they come back before they are.
 
 #![forbid(unsafe_code)]
 
@@ -26,6 +27,7 @@ mod queues;
 mod replay;
 mod s3_fifo;
 mod sieve;
+mod streams;
 
 pub use clock::Clock;
 pub use fifo::Fifo;
@@ -37,3 +39,4 @@ pub use policy_kind::{PolicyKind, UnknownPolicy};
 pub use replay::{Reference, Traffic, replay};
 pub use s3_fifo::S3Fifo;
 pub use sieve::Sieve;
+pub use streams::{Needs, Streams};

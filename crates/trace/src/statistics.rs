@@ -143,6 +143,10 @@ counters! {
     evictions,
     /// Granules (the kernel's pages) that were written or lent before they had to leave.
     pages_saved_ahead,
+    /// Granules that came back from swap or from lenders ahead of a stream.
+    pages_brought_ahead,
+    /// Those of them that left again before the program could use them.
+    pages_brought_in_vain,
     /// Granules that were written to the swap file.
     swap_outs,
     /// Granules that were read back from the swap file.

@@ -69,6 +69,31 @@ fn more_memory_than_all_nodes_have_over_every_fabric() {
 }
 
 #[test]
+fn what_a_stream_needs_next_comes_while_the_program_computes() {
+    let program = compile("tests/programs/in_order.c");
+    let (_directory, name) = directory();
+    let limit = ["--memory-limit", "4M", "--swap", &name];
+    for way in ways().iter().filter(|way| !way.as_nobody) {
+        let options = [&way.options()[..], &limit].concat();
+        let counters = statistics(2, &options, &program, &["12"]).total.counters;
+        let (ahead, in_vain) = (counters.pages_brought_ahead, counters.pages_brought_in_vain);
+        // Each node reads 3072 pages twice.
+        let are_events = options.contains(&"event");
+        assert!(if are_events { ahead == 0 } else { ahead > 1000 }, "{options:?}: {ahead} pages came ahead");
+        assert!(2 * in_vain <= ahead, "{options:?}: {in_vain} of {ahead} came in vain");
+        let most = counters.resident_bytes_max / 2;
+        assert!(most < (4 << 20) + (2 << 20), "{options:?}: {most} bytes of 4 MiB");
+    }
+    for options in [&["--prefetch", "off"][..], &[]] {
+        let args: &[&str] = if options.is_empty() { &["12", "hops"] } else { &["12"] };
+        let counters = statistics(2, &[&limit[..], options].concat(), &program, args).total.counters;
+        let ahead = counters.pages_brought_ahead;
+        assert!(ahead < 200 && counters.swap_ins > 6000, "{options:?} {args:?}: {counters:?}");
+        assert!(ahead == 0 || options.is_empty(), "{options:?}: {ahead}");
+    }
+}
+
+#[test]
 fn a_traced_run_whose_home_pages_leave_keeps_its_promises() {
     let program = compile(PROGRAM);
     let (directory, name) = directory();

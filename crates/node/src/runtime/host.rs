@@ -299,6 +299,7 @@ impl Runtime {
             Effect::Watch { pages } => {
                 self.or_fatal(self.watching().watch(pages));
                 core.note_given(pages);
+                self.note_given_ahead(pages);
                 self.trace_fact(|| Event::Access { granules: pages, access: Access::Write });
                 self.end_event_faults(core, pages);
             }
@@ -411,6 +412,7 @@ impl Runtime {
         self.trace_fact(|| Event::Access { granules: pages, access });
         if access > Access::None {
             core.note_given(pages);
+            self.note_given_ahead(pages);
             self.end_event_faults(core, pages);
         }
     }

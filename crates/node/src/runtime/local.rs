@@ -60,6 +60,7 @@ impl Runtime {
         }
         self.or_fatal(self.memory.deallocate(granules));
         core.note_gone(granules);
+        self.pager.iter().for_each(|pager| _ = pager.note_left(granules));
         true
     }
 
@@ -86,6 +87,7 @@ impl Runtime {
         core.note_awaited(granule);
         self.or_fatal(faults.protect(granules, Access::Write));
         core.note_given(granules);
+        self.note_given_ahead(granules);
         self.end_event_faults(core, granules);
         true
     }

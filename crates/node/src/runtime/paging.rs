@@ -5,36 +5,115 @@
 //! leave next, without that lock, and has them leave, a few at a time, when the budget is almost exceeded. It
 //! sleeps as long as the budget was never exceeded.
 //!
+//! It also brings in the pages ahead of streams ([`Streams`]), in small pieces, after each of which others
+//! may leave.
+//!
 //! What a thread needs of the pages that are out, it brings in itself ([`Runtime::bring_back`]), before it
 //! takes the core's lock. Between that and the use of the page it may leave again. Then it is brought in
 //! under the lock.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use hiroba_base::{PageId, PageRange, PageSet};
+use hiroba_paging::{Needs, Streams};
 use hiroba_wire::Message;
 
 use crate::runtime::Runtime;
 use crate::time_class::TimeClass;
 
+/// Pages that were brought ahead and are unused take at most this part of the budget.
+const AHEAD_PART: u64 = 8;
+
+/// Bytes that are brought ahead at a time; then others leave for them.
+const PIECE_BYTES: u64 = 256 << 10;
+
+/// The maximum number of ranges that wait for being brought ahead. Later ones are dropped.
+const RANGES_MAX: usize = 16;
+
 /// The paging thread's work.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pager {
     work: Mutex<Work>,
     called: Condvar,
+    /// What the program needs next, in pages; `None` without prefetching.
+    streams: Option<Mutex<Streams>>,
+    /// The number of granules of a page.
+    granules: u64,
+    /// The number of pages that may be ahead and unused.
+    room: u64,
 }
 
 #[derive(Debug, Default)]
 struct Work {
     /// Pages that leave next. No more than the budget chooses ahead.
     to_save: PageSet,
+    /// Granules ahead of streams.
+    to_bring: VecDeque<PageRange>,
     is_memory_full: bool,
     /// True if pages could not be saved.
     has_failed: bool,
 }
 
 impl Pager {
+    /// Makes a pager for pages of `page_bytes`, each of which has `granules` granules. At most a part of
+    /// `limit_bytes` is brought ahead.
+    pub(crate) fn new(limit_bytes: u64, page_bytes: u64, granules: u64, prefetches: bool) -> Pager {
+        Pager {
+            work: Mutex::default(),
+            called: Condvar::new(),
+            streams: prefetches.then(Mutex::default),
+            granules,
+            room: limit_bytes / AHEAD_PART / page_bytes,
+        }
+    }
+
+    fn streams(&self) -> Option<MutexGuard<'_, Streams>> {
+        Some(self.streams.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns the pages that contain these granules.
+    fn pages(&self, granules: PageRange) -> PageRange {
+        let first = granules.first.0 / self.granules;
+        PageRange { first: PageId(first), count: granules.end().0.div_ceil(self.granules) - first }
+    }
+
+    /// Returns the granules of these pages.
+    fn granules(&self, pages: PageRange) -> PageRange {
+        PageRange { first: PageId(pages.first.0 * self.granules), count: pages.count * self.granules }
+    }
+
+    /// Notes that the program touches a granule. Requests what it needs next, and returns the granules to
+    /// bring in now.
+    fn touch(&self, granule: PageId) -> PageRange {
+        let page = PageId(granule.0 / self.granules);
+        let needs = match self.streams() {
+            Some(mut streams) => streams.touch(page, self.room),
+            None => Needs { now: PageRange::single(page), ahead: PageRange { first: page, count: 0 } },
+        };
+        if needs.ahead.count > 0 {
+            let mut work = self.work();
+            if work.to_bring.len() < RANGES_MAX {
+                work.to_bring.push_back(self.granules(needs.ahead));
+                self.called.notify_one();
+            }
+        }
+        self.granules(needs.now)
+    }
+
+    /// Notes that the program may use granules.
+    pub(crate) fn note_given(&self, granules: PageRange) {
+        if let Some(mut streams) = self.streams() {
+            streams.note_given(self.pages(granules));
+        }
+    }
+
+    /// Notes that granules have left. Returns how many of them had been brought ahead in vain.
+    pub(crate) fn note_left(&self, granules: PageRange) -> u64 {
+        self.streams().map_or(0, |mut streams| streams.note_left(self.pages(granules)) * self.granules)
+    }
+
     fn work(&self) -> MutexGuard<'_, Work> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -58,10 +137,12 @@ impl Pager {
     }
 
     /// Waits for work, and takes it.
-    fn take(&self) -> (PageSet, bool) {
-        let is_idle = |work: &mut Work| work.to_save.is_empty() && !work.is_memory_full;
+    fn take(&self) -> Work {
+        let is_idle =
+            |work: &mut Work| work.to_save.is_empty() && work.to_bring.is_empty() && !work.is_memory_full;
         let mut work = self.called.wait_while(self.work(), is_idle).unwrap_or_else(PoisonError::into_inner);
-        (std::mem::take(&mut work.to_save), std::mem::take(&mut work.is_memory_full))
+        let has_failed = work.has_failed;
+        std::mem::replace(&mut *work, Work { has_failed, ..Work::default() })
     }
 }
 
@@ -69,7 +150,7 @@ impl Runtime {
     /// Does the paging thread's work. Returns when the node has left the job.
     pub(super) fn page(&self, pager: &Pager) {
         loop {
-            let (to_save, is_memory_full) = pager.take();
+            let Work { to_save, to_bring, is_memory_full, .. } = pager.take();
             if self.has_left() {
                 return;
             }
@@ -78,6 +159,7 @@ impl Runtime {
                 is_more = false;
                 self.tell(|core| is_more = self.evict_ahead(core));
             }
+            to_bring.into_iter().for_each(|range| self.bring_ahead(pager, range));
             for range in to_save.ranges() {
                 match self.memory.save_ahead(*range) {
                     Ok(saved) => _ = self.account.tallies.pages_saved_ahead.fetch_add(saved, Relaxed),
@@ -91,40 +173,73 @@ impl Runtime {
         }
     }
 
+    /// Brings in pages ahead of a stream.
+    fn bring_ahead(&self, pager: &Pager, range: PageRange) {
+        let piece = (PIECE_BYTES / u64::from(self.job.limits.granule_bytes)).max(pager.granules);
+        for first in (range.first.0..range.end().0).step_by(piece as usize) {
+            let range = PageRange { first: PageId(first), count: piece.min(range.end().0 - first) };
+            let mut all = Vec::new();
+            let brought = self.memory.bring_in_apart(range, |came| {
+                all.push(came);
+                // Before their frames are there: the program may use and leave them at once.
+                pager.streams().iter_mut().for_each(|streams| streams.note_brought(pager.pages(came)));
+            });
+            self.or_fatal(brought);
+            if !all.is_empty() {
+                let count = all.iter().map(|came| came.count).sum();
+                self.account.tallies.pages_brought_ahead.fetch_add(count, Relaxed);
+                // They count as given. Otherwise a policy that spares used pages would evict them first.
+                // Others leave for them now.
+                self.tell(|core| all.into_iter().for_each(|came| core.note_given(came)));
+            }
+        }
+    }
+
+    /// Notes that the program may use granules, if pages are brought ahead.
+    pub(crate) fn note_given_ahead(&self, granules: PageRange) {
+        if let Some(pager) = self.pager.as_ref().filter(|_| self.memory.is_any_out()) {
+            pager.note_given(granules);
+        }
+    }
+
     /// Brings in what is out of the page that a thread of the program has touched. The thread calls it
     /// itself, before it takes the core's lock, so that others do not wait for the disk.
     pub(crate) fn bring_back(&self, class: TimeClass, granule: PageId) {
         if self.pager.is_some() && self.memory.is_any_out() {
             let _inside = self.account.enter(&self.threads, class);
-            self.bring_in_for(granule);
+            self.bring_in_touched(granule);
+        }
+    }
+
+    /// Brings in what the program needs that has touched a granule.
+    pub(crate) fn bring_in_touched(&self, granule: PageId) {
+        if let Some(pager) = self.pager.as_ref().filter(|_| self.memory.is_any_out()) {
+            self.or_fatal(self.memory.bring_in_apart(pager.touch(granule), |_| {}));
         }
     }
 
     /// Brings in what is out of the page around a granule.
-    pub(crate) fn bring_in_for(&self, granule: PageId) {
-        if self.pager.is_none() {
-            return;
-        }
-        let count = self.job.page_size.bytes() as u64 / u64::from(self.job.limits.granule_bytes);
-        let first = PageId(granule.0 - granule.0 % count);
-        self.or_fatal(self.memory.bring_in_apart(PageRange { first, count }, |_| {}));
+    fn bring_in_for(&self, pager: &Pager, granule: PageId) {
+        let page = PageRange::single(PageId(granule.0 / pager.granules));
+        self.or_fatal(self.memory.bring_in_apart(pager.granules(page), |_| {}));
     }
 
     /// Brings in what is out of the pages that another node's message is about. The caller does not have the
     /// core's lock.
     pub(crate) fn bring_in_for_message(&self, message: &Message<'_>) {
-        if self.pager.is_none() || !self.memory.is_any_out() {
-            return;
-        }
+        let Some(pager) = self.pager.as_ref().filter(|_| self.memory.is_any_out()) else { return };
         match message {
             Message::PagesRequest { wanted, .. } => {
-                wanted.iter().flat_map(|group| group.pages.iter()).for_each(|page| self.bring_in_for(page));
+                wanted
+                    .iter()
+                    .flat_map(|group| group.pages.iter())
+                    .for_each(|page| self.bring_in_for(pager, page));
             }
             Message::Diffs { diffs, .. } | Message::EarlyDiffs { diffs, .. } => {
-                diffs.iter().for_each(|diff| self.bring_in_for(diff.page));
+                diffs.iter().for_each(|diff| self.bring_in_for(pager, diff.page));
             }
             Message::PageRequest { page, .. } | Message::AtomicRequest { page, .. } => {
-                self.bring_in_for(*page)
+                self.bring_in_for(pager, *page)
             }
             _ => {}
         }

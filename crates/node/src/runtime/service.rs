@@ -391,7 +391,7 @@ impl Runtime {
     /// Passes faults to the engine. Returns true if threads are still stopped in any of them.
     fn handle_events(&self, faults: &[Fault]) -> bool {
         let mut stopped = false;
-        faults.iter().for_each(|fault| self.bring_in_for(fault.page));
+        faults.iter().for_each(|fault| self.bring_in_touched(fault.page));
         self.tell(|core| {
             for fault in faults {
                 let (class, wanted) = classify(fault.kind);

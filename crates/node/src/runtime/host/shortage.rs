@@ -143,7 +143,10 @@ impl Runtime {
         }
         match self.memory.page_out(range) {
             Ok(()) => {
-                self.account.tallies.evictions.fetch_add(core.note_left(range), Relaxed);
+                let tallies = &self.account.tallies;
+                tallies.evictions.fetch_add(core.note_left(range), Relaxed);
+                let in_vain = self.pager.as_ref().map_or(0, |pager| pager.note_left(range));
+                tallies.pages_brought_in_vain.fetch_add(in_vain, Relaxed);
             }
             Err(
                 error

@@ -1,0 +1,224 @@
+//! Streams of page-ins: what a program that goes through its memory in order needs next.
+//!
+//! A touch that continues an earlier one needs twice as many pages, up to a bound: as many as the engine
+//! will give access to. Once a stream is long enough, pages ahead of it are brought in while the program
+//! computes. No more than the caller has room for are ahead and unused at a time. If more of them leave
+//! unused than were used, none are brought ahead for a while.
+
+use hiroba_base::{PageId, PageRange};
+use rustc_hash::FxHashSet;
+
+/// The maximum number of streams that are followed at once. A new one replaces the one that was quiet for the
+/// longest time.
+const STREAMS_MAX: usize = 16;
+
+/// The maximum number of pages that one touch is given.
+const RUN_MAX: u64 = 256;
+
+/// Pages are brought ahead of a stream when a touch is given at least this many.
+const AHEAD_FROM: u64 = 16;
+
+/// Number of wasted pages that do not count yet: a stream that ends wastes some.
+const WASTED_FREE: u64 = 256;
+
+/// Number of touches for which nothing is brought ahead after more was wasted than used.
+const PAUSE: u64 = 4096;
+
+/// What a touch needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// Pages to bring in now; the touched one is the first.
+    pub now: PageRange,
+    /// Pages to bring in while the program uses those.
+    pub ahead: PageRange,
+}
+
+#[derive(Debug)]
+struct Stream {
+    /// The page that was touched last.
+    touched: PageId,
+    /// The page behind those that the program may use since then.
+    next: PageId,
+    /// The page behind those that were requested ahead.
+    ahead_to: PageId,
+    run: u64,
+    last_used: u64,
+}
+
+/// The streams of a node, and what was brought ahead of them.
+#[derive(Debug, Default)]
+pub struct Streams {
+    streams: Vec<Stream>,
+    /// The number of touches so far.
+    clock: u64,
+    /// Pages that were brought ahead, and neither used nor gone.
+    unused: FxHashSet<PageId>,
+    /// Pages that were used and that left unused, since they were last compared.
+    used: u64,
+    wasted: u64,
+    /// Until then nothing is brought ahead.
+    paused_until: u64,
+}
+
+impl Streams {
+    /// Notes that a page is touched. `room` is the number of pages that may be ahead and unused.
+    pub fn touch(&mut self, page: PageId, room: u64) -> Needs {
+        self.clock += 1;
+        let clock = self.clock;
+        let is_paused = clock < self.paused_until;
+        let Some(stream) = self.streams.iter_mut().find(|stream| stream.next == page) else {
+            let next = PageId(page.0 + 1);
+            let stream = Stream { touched: page, next, ahead_to: next, run: 1, last_used: clock };
+            if self.streams.len() < STREAMS_MAX {
+                self.streams.push(stream);
+            } else if let Some(oldest) = self.streams.iter_mut().min_by_key(|stream| stream.last_used) {
+                *oldest = stream;
+            }
+            return Needs { now: PageRange::single(page), ahead: PageRange { first: next, count: 0 } };
+        };
+        stream.run = (2 * stream.run).min(RUN_MAX);
+        (stream.touched, stream.last_used) = (page, clock);
+        let now = PageRange { first: page, count: stream.run };
+        stream.next = now.end();
+        let first = stream.ahead_to.max(stream.next);
+        let mut count = 0;
+        if stream.run >= AHEAD_FROM && !is_paused {
+            let wanted = (stream.next.0 + 2 * stream.run).saturating_sub(first.0);
+            count = wanted.min(room.saturating_sub(self.unused.len() as u64));
+        }
+        let ahead = PageRange { first, count };
+        stream.ahead_to = ahead.end();
+        Needs { now, ahead }
+    }
+
+    /// Notes that pages have come that were requested ahead.
+    pub fn note_brought(&mut self, range: PageRange) {
+        self.unused.extend(range.iter());
+    }
+
+    /// Notes that the program may use pages.
+    pub fn note_given(&mut self, range: PageRange) {
+        self.used += self.take(range);
+        for stream in self.streams.iter_mut().filter(|stream| range.contains(stream.touched)) {
+            stream.next = range.end();
+            stream.run = stream.run.max(range.count).min(RUN_MAX);
+        }
+    }
+
+    /// Notes that pages have left. Returns how many of them had been brought ahead in vain.
+    pub fn note_left(&mut self, range: PageRange) -> u64 {
+        let wasted = self.take(range);
+        self.wasted += wasted;
+        if self.wasted > self.used + WASTED_FREE {
+            self.paused_until = self.clock + PAUSE;
+            (self.used, self.wasted) = (0, 0);
+        }
+        wasted
+    }
+
+    /// Returns true if nothing that was brought ahead is unused.
+    pub fn is_all_used(&self) -> bool {
+        self.unused.is_empty()
+    }
+
+    fn take(&mut self, range: PageRange) -> u64 {
+        if self.unused.is_empty() {
+            return 0;
+        }
+        range.iter().filter(|page| self.unused.remove(page)).count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(first: u64, count: u64) -> PageRange {
+        PageRange { first: PageId(first), count }
+    }
+
+    /// Goes through memory in order, and uses all that it gets. Returns what was needed.
+    fn go(streams: &mut Streams, mut page: u64, touches: usize, room: u64) -> Vec<Needs> {
+        let mut needs = Vec::new();
+        for _ in 0..touches {
+            let need = streams.touch(PageId(page), room);
+            streams.note_given(need.now);
+            streams.note_brought(need.ahead);
+            page = need.now.end().0;
+            needs.push(need);
+        }
+        needs
+    }
+
+    #[test]
+    fn a_stream_gets_twice_as_much_each_time_and_then_pages_ahead() {
+        let mut streams = Streams::default();
+        let needs = go(&mut streams, 100, 10, 1000);
+        let runs: Vec<u64> = needs.iter().map(|need| need.now.count).collect();
+        assert_eq!(runs, [1, 2, 4, 8, 16, 32, 64, 128, 256, 256]);
+        let ahead: Vec<PageRange> = needs.iter().map(|need| need.ahead).collect();
+        assert_eq!(ahead[..4].iter().map(|ahead| ahead.count).sum::<u64>(), 0);
+        assert_eq!(ahead[4], range(131, 32));
+        assert_eq!(ahead[5], range(163, 64), "behind those that were requested before");
+        // Each page is requested ahead once, and none is left out.
+        assert!(ahead[4..].windows(2).all(|pair| pair[0].end() == pair[1].first), "{ahead:?}");
+        assert_eq!(ahead[9].end().0, needs[9].now.end().0 + 512);
+    }
+
+    #[test]
+    fn a_stream_continues_behind_what_was_given() {
+        let mut streams = Streams::default();
+        streams.touch(PageId(7), 1000);
+        streams.note_given(range(0, 128));
+        let need = streams.touch(PageId(128), 1000);
+        assert_eq!((need.now, need.ahead), (range(128, 256), range(384, 512)));
+        streams.note_given(range(128, 16));
+        assert_eq!(streams.touch(PageId(144), 1000).now, range(144, 256), "less than was expected");
+    }
+
+    #[test]
+    fn touches_without_an_order_get_nothing_else() {
+        let mut streams = Streams::default();
+        for at in 0..1000 {
+            let need = streams.touch(PageId(at * 7919 % 4099), 100);
+            assert_eq!((need.now.count, need.ahead.count), (1, 0));
+        }
+        assert_eq!(streams.streams.len(), STREAMS_MAX);
+    }
+
+    #[test]
+    fn no_more_is_ahead_than_there_is_room() {
+        let mut streams = Streams::default();
+        let mut page = 0;
+        for _ in 0..20 {
+            let need = streams.touch(PageId(page), 40);
+            streams.note_brought(need.ahead);
+            assert!(streams.unused.len() <= 40);
+            page = need.now.end().0;
+        }
+        assert_eq!(streams.unused.len(), 40, "none of them is used");
+        assert!(!streams.is_all_used());
+        streams.note_given(range(1, 1 << 20));
+        assert!(streams.is_all_used());
+    }
+
+    #[test]
+    fn what_leaves_unused_stops_it_for_a_while() {
+        let mut streams = Streams::default();
+        let mut wasted = 0;
+        let mut page = 0;
+        let mut ahead = |streams: &mut Streams| {
+            let need = streams.touch(PageId(page), 100);
+            page = need.now.end().0;
+            streams.note_brought(need.ahead);
+            need.ahead
+        };
+        while streams.paused_until == 0 {
+            let brought = ahead(&mut streams);
+            wasted += streams.note_left(brought);
+        }
+        assert!((WASTED_FREE + 1..WASTED_FREE + 101).contains(&wasted), "{wasted}");
+        assert!((1..PAUSE).all(|_| ahead(&mut streams).count == 0));
+        assert!(ahead(&mut streams).count > 0, "it tries again");
+    }
+}
