@@ -127,12 +127,14 @@ const USAGE_FC: &str = "hiroba fc [--showme] [COMPILER ARGS]...";
 
 /// The help of a compiler wrapper, with the variables and the compiler of its language.
 macro_rules! after_compiler_help {
-    ($own:literal, $variable:literal, $compiler:literal, $command:literal) => {
+    ($own:literal, $variable:literal, $compiler:literal, $command:literal, $more:literal) => {
         concat!(
             "--showme (or -show) prints the command instead of running it, --showme:compile and --showme:link print \
              what is added to it. All other arguments go to the compiler; its own help is printed by '",
             $compiler,
-            " --help'.\n\nThe compiler is the one that $",
+            " --help'.",
+            $more,
+            "\n\nThe compiler is the one that $",
             $own,
             " names, else $",
             $variable,
@@ -157,9 +159,21 @@ macro_rules! after_compiler_help {
     };
 }
 
-const AFTER_CC_HELP: &str = after_compiler_help!("HIROBA_CC", "CC", "cc", "cc");
-const AFTER_CXX_HELP: &str = after_compiler_help!("HIROBA_CXX", "CXX", "c++", "cxx");
-const AFTER_FC_HELP: &str = after_compiler_help!("HIROBA_FC", "FC", "gfortran", "fc");
+const AFTER_CC_HELP: &str = after_compiler_help!(
+    "HIROBA_CC",
+    "CC",
+    "cc",
+    "cc",
+    " schedule(profiled, ...), schedule(factoring, ...) and schedule(awf, ...) may be written in pragmas of OpenMP."
+);
+const AFTER_CXX_HELP: &str = after_compiler_help!(
+    "HIROBA_CXX",
+    "CXX",
+    "c++",
+    "cxx",
+    " schedule(profiled, ...), schedule(factoring, ...) and schedule(awf, ...) may be written in pragmas of OpenMP."
+);
+const AFTER_FC_HELP: &str = after_compiler_help!("HIROBA_FC", "FC", "gfortran", "fc", "");
 
 const AFTER_DOCTOR_HELP: &str = "\
 Changes nothing. Exit status: 0, or 125 when jobs of several nodes cannot run here.";

@@ -1,6 +1,7 @@
 //! `hiroba cc|cxx|fc`: calls the user's compiler with the flags that a Hiroba program needs.
 
 mod choice;
+mod schedules;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -128,8 +129,20 @@ pub fn compile(language: Language, arguments: &[OsString]) -> Result<u8, Failure
     if linking {
         remark.iter().for_each(|remark| say(remark));
     }
-    let mut process = Command::new(&command[0]);
-    let error = process.args(&command[1..]).env(choice::CALLED_VARIABLE, "1").exec();
+    let mut commands = schedules::rewritten(language, command, compiler.words.len())?;
+    let command = commands.pop().expect("one command at least");
+    let called = |command: &[OsString]| {
+        let mut process = Command::new(&command[0]);
+        process.args(&command[1..]).env(choice::CALLED_VARIABLE, "1");
+        process
+    };
+    for command in commands {
+        let status = called(&command).status().map_err(|error| cannot_call(language, &command[0], &error))?;
+        if !status.success() {
+            return Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1));
+        }
+    }
+    let error = called(&command).exec();
     Err(cannot_call(language, &command[0], &error))
 }
 

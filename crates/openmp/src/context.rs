@@ -6,9 +6,10 @@ use std::ptr;
 use hiroba_schedule::Loop;
 
 use crate::job::{self, Region, SETTINGS};
+use crate::loop_schedule::Schedule;
 use crate::nest::Nest;
 use crate::records::Running;
-use crate::settings::{Schedule, settings};
+use crate::settings::settings;
 use crate::work::Share;
 use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed};
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Rel
 use hiroba_schedule::{Slots, WORDS};
 
 use crate::face;
+use crate::literals::Literals;
 use crate::records::{Group, Queue};
 use crate::runtime::Lock;
 use crate::sites::Sites;
@@ -86,6 +87,7 @@ pub(crate) struct Job {
     pub(crate) tasks: Queue,
     pub(crate) shares: [Share; RING],
     pub(crate) sites: Sites,
+    pub(crate) literals: Literals,
     /// How copies of thread-private variables begin, in programs for LLVM's library.
     pub(crate) thread_private: AtomicPtr<Registered>,
     /// The format in which the program has its threads' places shown.

@@ -9,7 +9,7 @@
 //! - **Work** (`work.rs`, `shares.rs`, `loops.rs`): each piece of work that a team shares has a place in a
 //!   ring in shared memory, which its first thread prepares; threads take chunks with atomic instructions, as
 //!   the crate `hiroba-schedule` says. `sites.rs` keeps threads' speeds for loops by their places in the
-//!   program (`call_sites.rs`).
+//!   program (`call_sites.rs`), and `literals.rs` numbers the schedules that programs name themselves.
 //! - **Tasks** (`tasks/`, `records.rs`, `reductions.rs`): records in shared memory, in a queue of the team.
 //! - **LLVM** (`llvm/`): what clang calls, by its names, over all of this.
 //! - **Settings** (`settings.rs`, `context.rs`, `queries.rs`): each thread has a context of its own.
@@ -27,9 +27,12 @@ mod face;
 mod job;
 mod leagues;
 mod library;
+mod literal_calls;
+mod literals;
 mod llvm;
 mod locks;
 mod loop_calls;
+mod loop_schedule;
 mod loops;
 mod meeting;
 mod memory;

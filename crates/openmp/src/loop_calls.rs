@@ -8,6 +8,7 @@ use hiroba_schedule::{Kind, Loop, Range};
 
 use crate::call_sites::with_call_site;
 use crate::context::{self, Context};
+use crate::literal_calls;
 use crate::loops;
 use crate::memory;
 use crate::ordered;
@@ -47,7 +48,7 @@ const MONOTONIC: c_long = 0x8000_0000;
 fn by_number(range: Range, schedule: c_long, chunk: u64, site: u64) -> Loop {
     let of_loop = match schedule & (MONOTONIC - 1) {
         0 => as_set(range, site),
-        2 => Loop::new(range, Kind::Dynamic, chunk),
+        2 => literal_calls::dynamic(range, chunk),
         3 => Loop::new(range, Kind::Guided, chunk),
         1 => Loop::new(range, Kind::Static, chunk),
         _ => Loop::new(range, Kind::Static, 0),
@@ -75,17 +76,17 @@ starts! {
     GOMP_loop_static_start(from: i64, to: i64, step: i64, chunk: i64) =>
         Loop::new(Range::signed(from, to, step), Kind::Static, chunk_of(chunk));
     GOMP_loop_dynamic_start(from: i64, to: i64, step: i64, chunk: i64) =>
-        Loop::new(Range::signed(from, to, step), Kind::Dynamic, chunk_of(chunk)).monotonic(true);
+        literal_calls::dynamic(Range::signed(from, to, step), chunk_of(chunk)).monotonic(true);
     GOMP_loop_guided_start(from: i64, to: i64, step: i64, chunk: i64) =>
         Loop::new(Range::signed(from, to, step), Kind::Guided, chunk_of(chunk)).monotonic(true);
     GOMP_loop_nonmonotonic_dynamic_start(from: i64, to: i64, step: i64, chunk: i64) =>
-        Loop::new(Range::signed(from, to, step), Kind::Dynamic, chunk_of(chunk));
+        literal_calls::dynamic(Range::signed(from, to, step), chunk_of(chunk));
     GOMP_loop_nonmonotonic_guided_start(from: i64, to: i64, step: i64, chunk: i64) =>
         Loop::new(Range::signed(from, to, step), Kind::Guided, chunk_of(chunk));
     GOMP_loop_ordered_static_start(from: i64, to: i64, step: i64, chunk: i64) =>
         Loop::new(Range::signed(from, to, step), Kind::Static, chunk_of(chunk)).ordered();
     GOMP_loop_ordered_dynamic_start(from: i64, to: i64, step: i64, chunk: i64) =>
-        Loop::new(Range::signed(from, to, step), Kind::Dynamic, chunk_of(chunk)).ordered();
+        literal_calls::dynamic(Range::signed(from, to, step), chunk_of(chunk)).ordered();
     GOMP_loop_ordered_guided_start(from: i64, to: i64, step: i64, chunk: i64) =>
         Loop::new(Range::signed(from, to, step), Kind::Guided, chunk_of(chunk)).ordered();
     GOMP_loop_ordered_runtime_start(from: i64, to: i64, step: i64) =>
@@ -93,17 +94,17 @@ starts! {
     GOMP_loop_ull_static_start(up: bool, from: u64, to: u64, step: u64, chunk: u64) =>
         Loop::new(Range::unsigned(up, from, to, step), Kind::Static, chunk);
     GOMP_loop_ull_dynamic_start(up: bool, from: u64, to: u64, step: u64, chunk: u64) =>
-        Loop::new(Range::unsigned(up, from, to, step), Kind::Dynamic, chunk).monotonic(true);
+        literal_calls::dynamic(Range::unsigned(up, from, to, step), chunk).monotonic(true);
     GOMP_loop_ull_guided_start(up: bool, from: u64, to: u64, step: u64, chunk: u64) =>
         Loop::new(Range::unsigned(up, from, to, step), Kind::Guided, chunk).monotonic(true);
     GOMP_loop_ull_nonmonotonic_dynamic_start(up: bool, from: u64, to: u64, step: u64, chunk: u64) =>
-        Loop::new(Range::unsigned(up, from, to, step), Kind::Dynamic, chunk);
+        literal_calls::dynamic(Range::unsigned(up, from, to, step), chunk);
     GOMP_loop_ull_nonmonotonic_guided_start(up: bool, from: u64, to: u64, step: u64, chunk: u64) =>
         Loop::new(Range::unsigned(up, from, to, step), Kind::Guided, chunk);
     GOMP_loop_ull_ordered_static_start(up: bool, from: u64, to: u64, step: u64, chunk: u64) =>
         Loop::new(Range::unsigned(up, from, to, step), Kind::Static, chunk).ordered();
     GOMP_loop_ull_ordered_dynamic_start(up: bool, from: u64, to: u64, step: u64, chunk: u64) =>
-        Loop::new(Range::unsigned(up, from, to, step), Kind::Dynamic, chunk).ordered();
+        literal_calls::dynamic(Range::unsigned(up, from, to, step), chunk).ordered();
     GOMP_loop_ull_ordered_guided_start(up: bool, from: u64, to: u64, step: u64, chunk: u64) =>
         Loop::new(Range::unsigned(up, from, to, step), Kind::Guided, chunk).ordered();
     GOMP_loop_ull_ordered_runtime_start(up: bool, from: u64, to: u64, step: u64) =>
@@ -309,11 +310,11 @@ macro_rules! nests {
 
 nests! {
     GOMP_loop_doacross_static_start(chunk: u64) => |range| Loop::new(range, Kind::Static, chunk);
-    GOMP_loop_doacross_dynamic_start(chunk: u64) => |range| Loop::new(range, Kind::Dynamic, chunk);
+    GOMP_loop_doacross_dynamic_start(chunk: u64) => |range| literal_calls::dynamic(range, chunk);
     GOMP_loop_doacross_guided_start(chunk: u64) => |range| Loop::new(range, Kind::Guided, chunk);
     GOMP_loop_doacross_runtime_start() => |range| as_set(range, 0);
     GOMP_loop_ull_doacross_static_start(chunk: u64) => |range| Loop::new(range, Kind::Static, chunk);
-    GOMP_loop_ull_doacross_dynamic_start(chunk: u64) => |range| Loop::new(range, Kind::Dynamic, chunk);
+    GOMP_loop_ull_doacross_dynamic_start(chunk: u64) => |range| literal_calls::dynamic(range, chunk);
     GOMP_loop_ull_doacross_guided_start(chunk: u64) => |range| Loop::new(range, Kind::Guided, chunk);
     GOMP_loop_ull_doacross_runtime_start() => |range| as_set(range, 0);
 }

@@ -9,6 +9,7 @@ use hiroba_schedule::{Kind, Loop, Range};
 
 use crate::context::{self, Context, TeamKind};
 use crate::job;
+use crate::literal_calls;
 use crate::records::Group;
 use crate::settings::settings;
 use crate::teams::{self, Wanted};
@@ -94,7 +95,8 @@ macro_rules! with_loop {
 }
 
 fn ranged(start: i64, end: i64, step: i64, kind: Kind, chunk: i64) -> Loop {
-    Loop::new(Range::signed(start, end, step), kind, chunk.max(0) as u64)
+    let (range, chunk) = (Range::signed(start, end, step), chunk.max(0) as u64);
+    if kind == Kind::Dynamic { literal_calls::dynamic(range, chunk) } else { Loop::new(range, kind, chunk) }
 }
 
 /// A loop whose schedule is set elsewhere. The region's function is its name.

@@ -4,7 +4,8 @@ use std::ffi::{c_double, c_int};
 
 use crate::context;
 use crate::job;
-use crate::settings::{AUTO, FACTORING, LEVELS_MAX, MONOTONIC, PROFILED, STATIC, Schedule, settings};
+use crate::loop_schedule::{AUTO, FACTORING, MONOTONIC, PROFILED, STATIC, Schedule};
+use crate::settings::{LEVELS_MAX, settings};
 use crate::start;
 
 /// Defines questions without arguments.

@@ -9,6 +9,7 @@ mod budget;
 mod build_tools;
 mod busy;
 mod check;
+mod clauses;
 mod cleanup;
 mod compiler;
 mod deaths;

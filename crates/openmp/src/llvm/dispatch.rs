@@ -7,6 +7,7 @@ use hiroba_schedule::{Kind, Loop, Range};
 use super::{Place, Thread};
 use crate::call_sites::with_call_site;
 use crate::context;
+use crate::literal_calls;
 use crate::loops;
 use crate::runtime;
 use crate::shares;
@@ -27,7 +28,7 @@ fn scheduled(range: Range, schedule: c_int, chunk: u64, site: u64) -> Loop {
     let of_loop = match kind {
         33 => Loop::new(range, Kind::Static, chunk.max(1)),
         34 | 38 | 40 | 41 | 45 => Loop::new(range, Kind::Static, 0),
-        35 | 44 => Loop::new(range, Kind::Dynamic, chunk),
+        35 | 44 => literal_calls::dynamic(range, chunk),
         36 | 39 | 42 | 43 | 46 => Loop::new(range, Kind::Guided, chunk),
         37 | 47 => context.settings.get().schedule.of(range, site),
         _ => runtime::fatal(&format!("OpenMP: expected a schedule of a loop, got number {schedule}")),

@@ -1,0 +1,166 @@
+//! `hiroba cc` and `hiroba cxx` with `schedule` clauses that OpenMP does not have.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::executables::may_run;
+use crate::support::forms::PASSIVE;
+use crate::support::{Called, finish, hiroba, start};
+
+const SOURCE: &str = "#include <stdio.h>\n\
+    #include \"span.h\"\n\
+    int main(void) {\n\
+    \x20   int sum = 0, line = 0;\n\
+    #pragma omp parallel for schedule(profiled, CHUNK, span() / 4) \\\n\
+    \x20       reduction(+ : sum) reduction(max : line)\n\
+    \x20   for (int i = 0; i < span(); i++) {\n\
+    \x20       sum += i;\n\
+    \x20       line = __LINE__;\n\
+    \x20   }\n\
+    \x20   printf(\"%d %d %s\\n\", sum, line, __FILE__);\n\
+    \x20   return 0;\n\
+    }\n";
+const HEADER: &str = "#define CHUNK 3\nstatic inline int span(void) { return 100; }\n";
+const PRINTED: &str = "4950 9 sum.c\n";
+
+fn wrapper(directory: &Path, language: &str, compiler: &str, arguments: &[&str]) -> Called {
+    let mut command = hiroba(&[language]);
+    let (_, variable) = [("cc", "HIROBA_CC"), ("cxx", "HIROBA_CXX")]
+        .into_iter()
+        .find(|(known, _)| *known == language)
+        .expect("a language");
+    command.args(arguments).env(variable, compiler).current_dir(directory);
+    finish(start(&mut command))
+}
+
+fn directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    fs::write(directory.path().join("sum.c"), SOURCE).expect("a writable directory");
+    fs::write(directory.path().join("span.h"), HEADER).expect("a writable directory");
+    directory
+}
+
+fn is_there(compiler: &str) -> bool {
+    Command::new(compiler).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+#[track_caller]
+fn runs(directory: &Path, program: &str) {
+    let mut natively = Command::new(directory.join(program));
+    let called = finish(start(natively.env("OMP_NUM_THREADS", "2").envs(PASSIVE)));
+    assert_eq!(called.stdout, PRINTED, "natively: {called:?}");
+    if may_run() {
+        let called = finish(start(hiroba(&["run", "-n", "2", program]).current_dir(directory)));
+        assert_eq!((called.status, called.stdout.as_str()), (0, PRINTED), "{called:?}");
+    }
+}
+
+/// Lines keep their numbers, and objects and lists of dependences their names, with every compiler.
+#[test]
+fn clauses_are_rewritten_and_all_else_stays() {
+    for (language, compiler) in [("cc", "cc"), ("cc", "clang"), ("cxx", "c++"), ("cxx", "clang++")] {
+        if !is_there(compiler) {
+            continue;
+        }
+        let directory = directory();
+        let directory = directory.path();
+        // clang++ calls a C++ source by the name of a C source deprecated.
+        let options = ["-O0", "-g", "-fopenmp", "-Wall", "-Wextra", "-DUNUSED=1", "-I."];
+        let compile = |more: &[&str]| wrapper(directory, language, compiler, &[&options, more].concat());
+        let called = compile(&["-MD", "-c", "sum.c"]);
+        assert_eq!(called.status, 0, "{compiler}: {called:?}");
+        let dependences = fs::read_to_string(directory.join("sum.d")).expect("dependences");
+        assert!(dependences.starts_with("sum.o:"), "{compiler}: {dependences}");
+        for name in ["sum.c", "span.h"] {
+            assert!(
+                dependences.split_whitespace().any(|word| word.ends_with(name)),
+                "{compiler}: {dependences}"
+            );
+        }
+        assert!(!dependences.contains("/proc"), "{compiler}: {dependences}");
+        assert_eq!(compile(&["sum.o", "-o", "of-object"]).status, 0, "{compiler}");
+        runs(directory, "./of-object");
+        let called = compile(&["sum.c", "-o", "at-once", "-lm"]);
+        assert_eq!(called.status, 0, "{compiler}: {called:?}");
+        runs(directory, "./at-once");
+        let wrong = SOURCE.replace("sum += i;", "sum += j;");
+        fs::write(directory.join("sum.c"), wrong).expect("a writable directory");
+        let called = compile(&["-c", "sum.c"]);
+        assert!(called.status != 0 && called.stderr.contains("sum.c:8:"), "{compiler}: {called:?}");
+        // What cannot be preprocessed is reported once.
+        fs::write(directory.join("span.h"), "#error nothing\n").expect("a writable directory");
+        let called = compile(&["-c", "sum.c"]);
+        assert_eq!(called.stderr.matches("span.h:1:2: error").count(), 1, "{compiler}: {called:?}");
+    }
+}
+
+/// Several sources, of which one has such a clause.
+#[test]
+fn other_sources_are_compiled_as_they_are() {
+    let directory = directory();
+    let directory = directory.path();
+    fs::write(directory.join("other.c"), "int other(void) { return OTHER; }\n")
+        .expect("a writable directory");
+    let called = wrapper(directory, "cc", "cc", &["-fopenmp", "-DOTHER=1", "-c", "sum.c", "other.c"]);
+    assert_eq!(called.status, 0, "{called:?}");
+    let called = wrapper(directory, "cc", "cc", &["-fopenmp", "sum.o", "other.o", "-o", "of-objects"]);
+    assert_eq!(called.status, 0, "{called:?}");
+    runs(directory, "./of-objects");
+    let called =
+        wrapper(directory, "cc", "cc", &["-fopenmp", "-DOTHER=1", "other.c", "sum.c", "-o", "at-once"]);
+    assert_eq!(called.status, 0, "{called:?}");
+    runs(directory, "./at-once");
+}
+
+/// The compiler gets its arguments as they are where nothing is to be rewritten.
+#[test]
+fn nothing_is_rewritten_without_such_a_clause() {
+    let directory = directory();
+    let directory = directory.path();
+    let source =
+        SOURCE.replace("schedule(profiled, CHUNK, span() / 4)", "schedule(dynamic) /* not profiled */");
+    fs::write(directory.join("sum.c"), source).expect("a writable directory");
+    let arguments = ["-fopenmp", "-c", "sum.c", "-o", "sum.o"];
+    for compiler in ["echo", "echo -E"] {
+        let called = wrapper(directory, "cc", compiler, &arguments);
+        assert!(called.stdout.trim_end().ends_with("-fopenmp -c sum.c -o sum.o"), "{called:?}");
+        assert!(!called.stdout.contains("/proc"), "{called:?}");
+    }
+}
+
+/// All loops of a program with each clause: the schedule is what the clause says.
+#[test]
+fn clauses_are_the_schedules_that_they_name() {
+    if !may_run() {
+        return;
+    }
+    let text = include_str!("../../../../tests/programs/openmp_schedules.c");
+    for compiler in ["cc", "clang"].into_iter().filter(|compiler| is_there(compiler)) {
+        for (clause, given, printed) in [
+            ("profiled", "speeds", "parts follow speeds\n"),
+            ("profiled, 5 + 5, 0", "speeds", "parts follow speeds\n"),
+            ("profiled, 4, 3, 2", "700", "every iteration once\n"),
+            ("factoring, 2", "700", "every iteration once\n"),
+            ("awf", "700", "every iteration once\n"),
+        ] {
+            let directory = tempfile::tempdir().expect("a temporary directory");
+            let source = text.replace("schedule(runtime)", &format!("schedule({clause})"));
+            fs::write(directory.path().join("loops.c"), source).expect("a writable directory");
+            // Without optimisation each loop must still have a name of its own.
+            let level = if given == "speeds" { "-O0" } else { "-O2" };
+            let options = [level, "-Wall", "-Wextra", "-Werror", "-fopenmp", "loops.c", "-o", "loops"];
+            let called = wrapper(directory.path(), "cc", compiler, &options);
+            assert_eq!(called.status, 0, "{compiler} {clause}: {called:?}");
+            for nodes in ["2", "4"] {
+                if nodes == "4" && given == "speeds" {
+                    continue;
+                }
+                let line = ["run", "-n", nodes, "./loops", given];
+                let called = finish(start(hiroba(&line).current_dir(&directory)));
+                let is_right = (called.status, called.stdout.as_str()) == (0, printed);
+                assert!(is_right, "{compiler} {clause}, {nodes} nodes: {called:?}");
+            }
+        }
+    }
+}
