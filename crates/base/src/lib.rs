@@ -24,7 +24,7 @@
 //! | capi | `libhiroba.so`, behind `hiroba.h` | base, wire, node, trace, ports |
 //! | [patch](../hiroba_patch/index.html) | atomic instructions of executables, and the code that replaces them | |
 //! | [pthread](../hiroba_pthread/index.html) | `libhiroba_pthread.so`, for executables as they are | patch |
-//! | [schedule](../hiroba_schedule/index.html) | how a loop's iterations are given out to threads | |
+//! | [schedule](../hiroba_schedule/index.html) | how a loop's iterations are given out to threads, and where threads run | |
 //! | [openmp](../hiroba_gomp/index.html) | `libhiroba_gomp.so`, for executables of OpenMP | schedule |
 //! | [cli](../hiroba/index.html) | the `hiroba` command | base, wire, memory, node, trace, capi, pthread, openmp, check, protocol, paging |
 

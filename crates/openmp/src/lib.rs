@@ -13,6 +13,7 @@
 //! - **Tasks** (`tasks/`, `records.rs`, `reductions.rs`): records in shared memory, in a queue of the team.
 //! - **LLVM** (`llvm/`): what clang calls, by its names, over all of this.
 //! - **Settings** (`settings.rs`, `context.rs`, `queries.rs`): each thread has a context of its own.
+//! - **Places** (`places.rs`, `place_calls.rs`): the processors that a node's threads are bound to.
 //!
 //! The code of this library runs on the program's stack, and faults on shared memory as the program does.
 //! Only calls of Hiroba run on the private stack (`runtime.rs`).
@@ -40,6 +41,8 @@ mod messages;
 mod nest;
 mod ordered;
 mod parallel;
+mod place_calls;
+mod places;
 mod queries;
 mod records;
 mod reduction_calls;

@@ -5,6 +5,7 @@ use std::ffi::{c_double, c_int};
 use crate::context;
 use crate::job;
 use crate::loop_schedule::{AUTO, FACTORING, MONOTONIC, PROFILED, STATIC, Schedule};
+use crate::places;
 use crate::settings::{LEVELS_MAX, settings};
 use crate::start;
 
@@ -44,9 +45,9 @@ ask! {
     omp_get_cancellation omp_get_cancellation_ -> c_int => c_int::from(settings().cancellation);
     omp_get_max_task_priority omp_get_max_task_priority_ -> c_int => settings().max_task_priority as c_int;
     omp_get_proc_bind omp_get_proc_bind_ -> c_int => settings().proc_bind;
-    omp_get_num_places omp_get_num_places_ -> c_int => 0;
-    omp_get_place_num omp_get_place_num_ -> c_int => -1;
-    omp_get_partition_num_places omp_get_partition_num_places_ -> c_int => 0;
+    omp_get_num_places omp_get_num_places_ -> c_int => places::processors().len() as c_int;
+    omp_get_place_num omp_get_place_num_ -> c_int => places::own();
+    omp_get_partition_num_places omp_get_partition_num_places_ -> c_int => places::processors().len() as c_int;
     omp_get_num_teams omp_get_num_teams_ -> c_int => context::current().teams.get() as c_int;
     omp_get_team_num omp_get_team_num_ -> c_int => context::current().team_number.get() as c_int;
     omp_get_max_teams omp_get_max_teams_ -> c_int => context::current().settings.get().teams_max as c_int;
@@ -113,7 +114,7 @@ set! {
         context::current().change(|settings| settings.teams_max = number.max(0) as u32);
     omp_set_teams_thread_limit omp_set_teams_thread_limit_ omp_set_teams_thread_limit_8_(number) =>
         context::current().change(|settings| settings.teams_thread_limit = number.max(0) as u32);
-    omp_display_env omp_display_env_ omp_display_env_8_(verbose) => settings().show(verbose != 0);
+    omp_display_env omp_display_env_ omp_display_env_8_(verbose) => settings().show(verbose != 0, &places::shown());
 }
 
 /// Defines questions about a level of regions.
@@ -237,48 +238,6 @@ unsafe extern "C-unwind" fn omp_get_schedule_8_(kind: *mut i32, chunk: *mut i64)
     // SAFETY: the caller's.
     unsafe { chunk.write(i64::from(small)) };
 }
-
-/// See OpenMP: no places are defined, as without OMP_PLACES.
-#[unsafe(no_mangle)]
-extern "C-unwind" fn omp_get_place_num_procs(_place: c_int) -> c_int {
-    0
-}
-
-/// The same for Fortran.
-#[unsafe(no_mangle)]
-extern "C-unwind" fn omp_get_place_num_procs_(_place: *const i32) -> c_int {
-    0
-}
-
-/// See OpenMP: no places are defined.
-#[unsafe(no_mangle)]
-extern "C-unwind" fn omp_get_place_proc_ids(_place: c_int, _numbers: *mut c_int) {}
-
-/// The same for Fortran.
-#[unsafe(no_mangle)]
-extern "C-unwind" fn omp_get_place_proc_ids_(_place: *const i32, _numbers: *mut i32) {}
-
-/// The same with a number of 8 bytes.
-#[unsafe(no_mangle)]
-extern "C-unwind" fn omp_get_place_num_procs_8_(_place: *const i64) -> c_int {
-    0
-}
-
-/// The same with a number of 8 bytes.
-#[unsafe(no_mangle)]
-extern "C-unwind" fn omp_get_place_proc_ids_8_(_place: *const i64, _numbers: *mut i64) {}
-
-/// The same with numbers of 8 bytes.
-#[unsafe(no_mangle)]
-extern "C-unwind" fn omp_get_partition_place_nums_8_(_numbers: *mut i64) {}
-
-/// See OpenMP: no places are defined.
-#[unsafe(no_mangle)]
-extern "C-unwind" fn omp_get_partition_place_nums(_numbers: *mut c_int) {}
-
-/// The same for Fortran.
-#[unsafe(no_mangle)]
-extern "C-unwind" fn omp_get_partition_place_nums_(_numbers: *mut i32) {}
 
 /// See OpenMP: nothing can be given back meanwhile, which is no mistake.
 #[unsafe(no_mangle)]

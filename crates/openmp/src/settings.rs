@@ -19,7 +19,10 @@ pub(crate) struct FromEnvironment {
     pub(crate) teams_max: u32,
     pub(crate) teams_thread_limit: u32,
     pub(crate) max_task_priority: u32,
+    /// By the numbers of `omp_proc_bind_t`.
     pub(crate) proc_bind: i32,
+    /// As the user wrote it; `None` where nothing is set.
+    pub(crate) places: Option<String>,
     display: Display,
 }
 
@@ -79,7 +82,10 @@ impl FromEnvironment {
             teams_max: number("OMP_NUM_TEAMS", 1).unwrap_or(0),
             teams_thread_limit: number("OMP_TEAMS_THREAD_LIMIT", 1).unwrap_or(0),
             max_task_priority: number("OMP_MAX_TASK_PRIORITY", 0).unwrap_or(0),
-            proc_bind: text("OMP_PROC_BIND").map_or(0, |text| bind_of(&text)),
+            // Who names places wants threads bound to them.
+            proc_bind: text("OMP_PROC_BIND")
+                .map_or_else(|| i32::from(text("OMP_PLACES").is_some()), |text| bind_of(&text)),
+            places: text("OMP_PLACES"),
             display: match text("OMP_DISPLAY_ENV").map(|text| text.to_ascii_lowercase()).as_deref() {
                 Some("verbose") => Display::Verbose,
                 Some("true" | "1" | "yes") => Display::Yes,
@@ -89,16 +95,16 @@ impl FromEnvironment {
     }
 
     /// Shows the settings on the standard error stream, if the user wants to see them.
-    pub(crate) fn show_if_wanted(&self) {
+    pub(crate) fn show_if_wanted(&self, places: &str) {
         match self.display {
             Display::No => {}
-            Display::Yes => self.show(false),
-            Display::Verbose => self.show(true),
+            Display::Yes => self.show(false, places),
+            Display::Verbose => self.show(true, places),
         }
     }
 
-    /// Shows the settings on the standard error stream.
-    pub(crate) fn show(&self, verbose: bool) {
+    /// Shows the settings on the standard error stream. `places` are those of this node.
+    pub(crate) fn show(&self, verbose: bool, places: &str) {
         let word = |is: bool| if is { "TRUE" } else { "FALSE" };
         let bind = ["FALSE", "TRUE", "PRIMARY", "CLOSE", "SPREAD"][self.proc_bind as usize];
         let mut lines = vec![
@@ -108,7 +114,7 @@ impl FromEnvironment {
             ("OMP_NUM_THREADS", self.threads.to_string()),
             ("OMP_SCHEDULE", self.schedule.shown()),
             ("OMP_PROC_BIND", bind.to_owned()),
-            ("OMP_PLACES", String::new()),
+            ("OMP_PLACES", places.to_owned()),
             ("OMP_STACKSIZE", self.stack_bytes.to_string()),
             ("OMP_WAIT_POLICY", "PASSIVE".to_owned()),
             ("OMP_THREAD_LIMIT", self.thread_limit.to_string()),

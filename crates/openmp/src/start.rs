@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use crate::context;
 use crate::face;
 use crate::job;
+use crate::places;
 use crate::runtime;
 use crate::settings::settings;
 use crate::teams;
@@ -19,9 +20,12 @@ extern "C" fn hiroba_prepare_above() {
     if !job::make(threads_per_node, has_tasks) {
         runtime::fatal("expected shared memory for the OpenMP team, got none");
     }
+    places::find();
     if job::node() == 0 {
-        settings().show_if_wanted();
+        settings().show_if_wanted(&places::shown());
         context::lead();
+        // The calling thread runs `main`.
+        places::bind(0);
     }
     set_clock();
     face::hiroba_barrier();

@@ -13,6 +13,7 @@ use crate::face;
 use crate::job::{self, Job};
 use crate::loops;
 use crate::meeting::Gate;
+use crate::places;
 use crate::records::{Group, Running};
 use crate::runtime;
 use crate::settings::settings;
@@ -71,6 +72,7 @@ pub(crate) fn grow(threads: u32) {
 /// thread `local` of its node.
 unsafe extern "C-unwind" fn work(local: *mut c_void) -> *mut c_void {
     let local = local.addr() as u32;
+    places::bind(local);
     if local == 0 {
         loop {
             runtime::meet_nodes();

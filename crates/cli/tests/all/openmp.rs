@@ -256,6 +256,41 @@ fn the_environment_is_honoured() {
     }
 }
 
+#[test]
+fn threads_run_in_their_places() {
+    if !may_run() {
+        return;
+    }
+    let bindings = ["close", "spread", "primary", "true"];
+    let places = ["threads", "cores(1)", "sockets", "{0:64}", "{0},{1:63}"];
+    for program in compilers().map(|compiler| compiler.build("tests/programs/openmp_places.c", &[])) {
+        for (number, (job, _)) in JOBS.into_iter().enumerate() {
+            for (turn, places) in places.iter().enumerate() {
+                let binding = bindings[(number + turn) % bindings.len()];
+                let options = format!("{job} -x OMP_PLACES={places} -x OMP_PROC_BIND={binding}");
+                let called = program.on(&options, &["bound"]);
+                assert_eq!(
+                    (called.status, called.stdout.as_str()),
+                    (0, "as asked\n"),
+                    "{options}: {called:?}"
+                );
+            }
+        }
+        for variables in ["-x OMP_PLACES=threads -x OMP_PROC_BIND=false", "-x OMP_PROC_BIND=false"] {
+            let called = program.on(&format!("-n 2 {variables}"), &["free"]);
+            assert_eq!((called.status, called.stdout.as_str()), (0, "as asked\n"), "{variables}: {called:?}");
+        }
+        for variable in ["OMP_PLACES=cores", "OMP_PROC_BIND=spread"] {
+            let called = program.on(&format!("-n 2 -x {variable}"), &["bound"]);
+            assert_eq!((called.status, called.stdout.as_str()), (0, "as asked\n"), "{variable}: {called:?}");
+        }
+        for (places, reason) in [("core", "expected threads, cores"), ("{8000}", "that this node may use")] {
+            let called = program.on(&format!("-n 2 -x OMP_PLACES={places}"), &["bound"]);
+            assert!(called.status == 125 && called.stderr.contains(reason), "{places}: {called:?}");
+        }
+    }
+}
+
 /// Speeds by the threads' own clocks: the slow thread needs twenty times as long. Each loop keeps its own.
 #[test]
 fn parts_follow_speeds() {

@@ -3,5 +3,6 @@
 mod kinds;
 mod measured;
 mod once;
+mod places;
 mod ranges;
 mod team;
