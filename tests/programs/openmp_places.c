@@ -1,5 +1,5 @@
-/* Places of threads: each thread runs on a processor of its place. Usage: openmp_places bound|free. Prints what
- * went wrong and returns 1, or "as asked". */
+/* Places of threads: each thread runs on a processor of its place. Usage: openmp_places bound|free. Prints
+ * what went wrong and returns 1, or "as asked". */
 #define _GNU_SOURCE
 #include <omp.h>
 #include <sched.h>

@@ -57,7 +57,7 @@ pub(crate) struct Context {
     pub(crate) singles: Cell<u64>,
     /// The piece of work that it is at.
     pub(crate) share: Cell<Option<&'static Share>>,
-    pub(crate) of_loop: Cell<Loop>,
+    pub(crate) of_loop: RefCell<Loop>,
     /// The chunk that it has of that loop, in iterations: first and end.
     pub(crate) chunk: Cell<(u64, u64)>,
     /// The piece of work that it has left without saying so: see `shares.rs`.
@@ -100,7 +100,7 @@ impl Context {
             shares_settled: Cell::new(0),
             singles: Cell::new(0),
             share: Cell::new(None),
-            of_loop: Cell::new(Loop::default()),
+            of_loop: RefCell::new(Loop::default()),
             chunk: Cell::new((0, 0)),
             left: Cell::new(None),
             nest: RefCell::new(Vec::new()),

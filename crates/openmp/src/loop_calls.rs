@@ -24,7 +24,7 @@ use crate::work::Share;
 unsafe fn give(start: *mut u64, end: *mut u64) -> bool {
     let context = context::current();
     let Some((first, behind)) = loops::next(context) else { return false };
-    let range = context.of_loop.get().range;
+    let range = context.of_loop.borrow().range;
     // SAFETY: the caller's.
     unsafe { start.write(range.at(first)) };
     // SAFETY: the caller's.

@@ -54,6 +54,9 @@ impl Schedule {
         let given = hiroba_schedule::parse(text).unwrap_or_else(|why| refuse("OMP_SCHEDULE", text, why));
         let number = KINDS.iter().find(|(_, kind, _)| Some(*kind) == given.kind);
         let kind = number.map_or(AUTO, |(number, ..)| *number);
+        // Of the others all are.
+        let is_marked = given.is_monotonic && matches!(kind, DYNAMIC | GUIDED);
+        let kind = if is_marked { kind | MONOTONIC } else { kind };
         Schedule { kind, chunk: given.chunk, evaluated: given.evaluated, skipped: given.skipped }
     }
 
@@ -74,7 +77,7 @@ impl Schedule {
     pub(crate) fn shown(self) -> String {
         let numbers = [self.chunk, self.evaluated, self.skipped];
         let numbers: &[u32] = match numbers {
-            [0 | 1, 0, 0] if self.kind == DYNAMIC => &[],
+            [0 | 1, 0, 0] if self.known().0 == DYNAMIC => &[],
             [0, 0, 0] => &[],
             [_, 0, 0] => &numbers[..1],
             [_, _, 0] => &numbers[..2],

@@ -30,15 +30,15 @@ pub(crate) fn begin_with(context: &Context, of_loop: Loop, prepare: impl FnOnce(
         }
         prepare(share);
     });
-    context.of_loop.set(of_loop);
+    context.of_loop.replace(of_loop);
     context.chunk.set((0, 0));
 }
 
 /// The calling thread takes the next chunk of the loop that it is at: first iteration and end.
 pub(crate) fn next(context: &Context) -> Option<(u64, u64)> {
     let share = context.share.get()?;
-    let mut of_loop = context.of_loop.get();
     give_turn(context, share);
+    let mut of_loop = context.of_loop.borrow_mut();
     let chunk = if share.is_cancelled() {
         None
     } else {
@@ -54,7 +54,6 @@ pub(crate) fn next(context: &Context) -> Option<(u64, u64)> {
         of_loop.next(team, shared, own_time_ns)
     };
     context.chunk.set(chunk.unwrap_or_default());
-    context.of_loop.set(of_loop);
     chunk
 }
 
@@ -70,7 +69,7 @@ fn own_time_ns() -> u64 {
 /// The calling thread is done with its chunk of an ordered loop, and the next chunk may go.
 fn give_turn(context: &Context, share: &Share) {
     let (first, end) = context.chunk.get();
-    if context.of_loop.get().is_ordered() && first < end {
+    if context.of_loop.borrow().is_ordered() && first < end {
         wait_until(|| share.turn.load(Acquire) == first || share.is_cancelled());
         share.turn.store(end, Release);
         context.chunk.set((0, 0));
@@ -79,7 +78,7 @@ fn give_turn(context: &Context, share: &Share) {
 
 /// The calling thread waits for its turn in an ordered loop.
 pub(crate) fn await_turn(context: &Context) {
-    let ((first, end), is_ordered) = (context.chunk.get(), context.of_loop.get().is_ordered());
+    let ((first, end), is_ordered) = (context.chunk.get(), context.of_loop.borrow().is_ordered());
     if let Some(share) = context.share.get().filter(|_| is_ordered && first < end) {
         wait_until(|| share.turn.load(Acquire) == first || share.is_cancelled());
     }

@@ -74,6 +74,10 @@ impl Batches {
 
     fn another(self, team: Team, next: &AtomicU64, slots: Slots, own: &mut Own) -> Option<Units> {
         let of_node = slots.of(team.node())?;
+        // Chunks that were on their way between two nodes may have come to a word since.
+        if own.past >= self.units {
+            return None;
+        }
         loop {
             if own.held.0 < own.held.1 {
                 let (first, end) = own.held;

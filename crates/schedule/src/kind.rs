@@ -43,6 +43,8 @@ pub struct Given {
     pub kind: Option<Kind>,
     /// The length of chunks, 0 where none was given.
     pub chunk: u32,
+    /// Threads never go back in a loop.
+    pub is_monotonic: bool,
     /// How many iterations each thread times (`profiled`), 0 where no number was given.
     pub evaluated: u32,
     /// How many iterations each thread runs before.
@@ -71,7 +73,8 @@ pub fn parse(text: &str) -> Result<Given, &'static str> {
         "profiled" => (Some(Kind::Profiled), 3),
         _ => return Err(EXPECTED),
     };
-    let mut given = Given { kind, ..Given::default() };
+    let is_monotonic = lower.trim_start().starts_with("monotonic");
+    let mut given = Given { kind, is_monotonic, ..Given::default() };
     let places = [&mut given.chunk, &mut given.evaluated, &mut given.skipped];
     for (place, part) in places.into_iter().take(numbers).zip(&mut parts) {
         // As the numbers of the program's own types: an int.

@@ -70,7 +70,7 @@ macro_rules! dispatched {
                 shares::leave_silently(context);
                 return 0;
             };
-            let range = context.of_loop.get().range;
+            let range = context.of_loop.borrow().range;
             let at = |iteration: u64| range.start.wrapping_add(iteration.wrapping_mul(range.step)) as $number;
             // SAFETY: the caller's.
             unsafe { give(is_last, c_int::from(behind == range.count)) };

@@ -3,14 +3,16 @@
 use hiroba_schedule::{Given, Kind, parse};
 
 fn given(kind: Kind, chunk: u32, evaluated: u32, skipped: u32) -> Result<Given, &'static str> {
-    Ok(Given { kind: Some(kind), chunk, evaluated, skipped })
+    Ok(Given { kind: Some(kind), chunk, is_monotonic: false, evaluated, skipped })
 }
 
 #[test]
 fn schedules_are_parsed() {
     assert_eq!(parse("static"), given(Kind::Static, 0, 0, 0));
     assert_eq!(parse("Static , 7"), given(Kind::Static, 7, 0, 0));
-    assert_eq!(parse("monotonic:dynamic"), given(Kind::Dynamic, 1, 0, 0));
+    let monotonic = given(Kind::Dynamic, 1, 0, 0).map(|given| Given { is_monotonic: true, ..given });
+    assert_eq!(parse("monotonic:dynamic"), monotonic);
+    assert_eq!(parse("nonmonotonic:dynamic"), given(Kind::Dynamic, 1, 0, 0));
     assert_eq!(parse("guided,0"), given(Kind::Guided, 1, 0, 0));
     assert_eq!(parse("auto"), Ok(Given::default()));
     assert_eq!(parse("FACTORING"), given(Kind::Factoring, 1, 0, 0));

@@ -208,3 +208,23 @@ fn a_thread_leaves_earlier_chunks_to_its_sibling() {
     assert_eq!(slot.load(Relaxed), earlier);
     assert_eq!(second.next(common.team(1), common.shared(&of_loop), || 0), Some((1, 2)));
 }
+
+/// A thread that found nothing to steal has the last iteration. Chunks that were on their way between nodes
+/// meanwhile are not for it, or the last values of variables would be lost.
+#[test]
+fn nothing_follows_the_last_iteration() {
+    let (common, of_loop) = (Common::new(2, 1), counted(1000, Kind::Dynamic, 1));
+    common.begin(of_loop);
+    let (mut first, mut second) = (of_loop, of_loop);
+    assert_eq!(first.next(common.team(0), common.shared(&of_loop), || 0), Some((0, 1)));
+    let slot = &common.slots().words[common.slots().place];
+    let on_their_way = slot.swap(0, Relaxed);
+    let mut latest = None;
+    while latest != Some((999, 1000)) {
+        latest = second.next(common.team(1), common.shared(&of_loop), || 0);
+        assert!(latest.is_some());
+    }
+    slot.store(on_their_way, Relaxed);
+    assert_eq!(second.next(common.team(1), common.shared(&of_loop), || 0), None);
+    assert_eq!(first.next(common.team(0), common.shared(&of_loop), || 0), Some((1, 2)));
+}
