@@ -1,5 +1,7 @@
 //! `hiroba cc` and `hiroba cxx` with `schedule` clauses that OpenMP does not have.
 
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
