@@ -86,6 +86,51 @@ static void *refuse(void *nothing)
     return nothing;
 }
 
+static pthread_cond_t given = PTHREAD_COND_INITIALIZER;
+static int tokens, awaiting_token;
+
+static void *take_token(void *nothing)
+{
+    pthread_mutex_lock(&mutex);
+    pthread_cleanup_push(clean, &mutex);
+    awaiting_token++;
+    while (tokens == 0)
+        pthread_cond_wait(&given, &mutex);
+    tokens--;
+    pthread_cleanup_pop(0);
+    pthread_mutex_unlock(&mutex);
+    return nothing;
+}
+
+/* A thread that is signalled and cancelled at once may not keep the signal from another one. */
+static void cancel_signalled(void)
+{
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        pthread_create(&threads[i], NULL, take_token, NULL);
+        for (int is_waiting = 0; !is_waiting; usleep(1000)) {
+            pthread_mutex_lock(&mutex);
+            is_waiting = awaiting_token > i;
+            pthread_mutex_unlock(&mutex);
+        }
+    }
+    pthread_mutex_lock(&mutex);
+    tokens = 1;
+    pthread_cond_signal(&given);
+    pthread_cancel(threads[0]);
+    pthread_mutex_unlock(&mutex);
+    void *result;
+    pthread_join(threads[0], &result);
+    if (result != PTHREAD_CANCELED) { /* it took the token before it was cancelled */
+        pthread_mutex_lock(&mutex);
+        tokens = 1;
+        pthread_cond_signal(&given);
+        pthread_mutex_unlock(&mutex);
+    }
+    pthread_join(threads[1], NULL);
+    puts("a cancelled thread takes no signal with it");
+}
+
 static void count_signal(int number)
 {
     (void)number;
@@ -122,6 +167,7 @@ int main(void)
     printf("%d cleaned, %d gave the mutex back\n", cleaned, gave_mutex_back);
     pthread_cancel(waits_for_ever);
     pthread_join(waits_for_ever, NULL);
+    cancel_signalled();
 
     pthread_t refusing[2];
     for (int i = 0; i < 2; i++) {

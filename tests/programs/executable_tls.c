@@ -9,15 +9,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { THREADS = 6, ROUNDS = 3, LONG = 9000 };
+enum { THREADS = 6, ROUNDS = 3, LONG = 9000, EACH = 20 };
 
 static __thread int number = 40;                     /* from the image */
 static __thread char longer[LONG] = "as initialised"; /* more than a page */
 static __thread long sums[4];                        /* zeros */
 static __thread _Alignas(64) char aligned[64];
+static __thread pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static __thread long counted; /* under the mutex */
 
 static int *numbers[THREADS + 1];
 static char *texts[THREADS + 1];
+static pthread_mutex_t *mutexes[THREADS + 1];
+static long *counts[THREADS + 1];
 static pthread_barrier_t all;
 
 static void expect(int holds, const char *what)
@@ -39,6 +43,8 @@ static void *work(void *argument)
     longer[LONG - 1] = (char)me;
     numbers[me] = &number;
     texts[me] = longer;
+    mutexes[me] = &mutex;
+    counts[me] = &counted;
     pthread_barrier_wait(&all);
     for (int other = 0; other <= THREADS; other++) {
         char text[32];
@@ -50,7 +56,16 @@ static void *work(void *argument)
     numbers[(me + 1) % (THREADS + 1)][0] += 100; /* the next thread's */
     pthread_barrier_wait(&all);
     expect(number == 140 + me, "what another thread has written");
+    for (int i = 0; i < (THREADS + 1) * EACH; i++) {
+        const int other = i % (THREADS + 1);
+        pthread_mutex_lock(mutexes[other]);
+        ++*counts[other];
+        pthread_mutex_unlock(mutexes[other]);
+    }
     pthread_barrier_wait(&all);
+    expect(counted == (THREADS + 1) * EACH, "what other threads have counted under a mutex");
+    pthread_barrier_wait(&all);
+    counted = 0;
     number = 40;
     return NULL;
 }

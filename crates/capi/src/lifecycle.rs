@@ -37,29 +37,30 @@ fn join() -> c_int {
     }
 }
 
-/// Removes this library from the environment. The launcher preloads it, so that it replaces functions of the
-/// C library in programs that load it late. Processes that the program starts from now on do not belong to
-/// the job.
+/// Leaves only the user's own libraries in the environment. The launcher preloads this library, so that it
+/// replaces functions of the C library in programs that load it late, and others before it. Processes that
+/// the program starts from now on do not belong to the job.
 fn leave_children_alone() {
     const VARIABLE: &str = "LD_PRELOAD";
     let Ok(list) = std::env::var(VARIABLE) else { return };
-    let is_ours = |path: &str| {
-        // The library that fills up thread-local storage is a file that only this process has.
-        ["/libhiroba.so", "/libhiroba_pthread.so", "/libhiroba_gomp.so"]
-            .iter()
-            .any(|ours| path.ends_with(ours))
-            || path.starts_with("/proc/self/fd/")
-    };
-    let is_other = |path: &&str| !path.is_empty() && !is_ours(path);
-    let others: Vec<&str> = list.split([':', ' ']).filter(is_other).collect();
+    let others = after_ours(&list);
     if others.is_empty() {
         // SAFETY: hiroba_init is called first, before the program has threads that might read the
         // environment.
         unsafe { std::env::remove_var(VARIABLE) };
     } else {
         // SAFETY: as above.
-        unsafe { std::env::set_var(VARIABLE, others.join(":")) };
+        unsafe { std::env::set_var(VARIABLE, others) };
     }
+}
+
+/// Returns the part of a list of libraries that follows this library; all of it, if the list does not name
+/// it.
+fn after_ours(list: &str) -> &str {
+    let ours = "/libhiroba.so";
+    let after = list.match_indices(ours).map(|(place, _)| &list[place + ours.len()..]);
+    let mut ends = after.filter(|rest| rest.is_empty() || rest.starts_with([':', ' ']));
+    ends.next().map_or(list, |rest| rest.trim_start_matches([':', ' ']))
 }
 
 unsafe extern "C" {
@@ -223,4 +224,25 @@ pub extern "C" fn tsm_create_procs(worker: Option<extern "C" fn()>) {
 #[unsafe(no_mangle)]
 pub extern "C" fn tsm_finish() {
     hiroba_finalize();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::after_ours;
+
+    #[test]
+    fn the_users_libraries_follow_ours() {
+        for (list, users) in [
+            ("", ""),
+            ("/a/own.so", "/a/own.so"),
+            ("/lib/libhiroba.so", ""),
+            (
+                "/p/liba.so:/proc/self/fd/9:/lib/libhiroba_pthread.so:/lib/libhiroba.so:own.so:/b.so",
+                "own.so:/b.so",
+            ),
+            ("/x/libhiroba.so.d/a.so:/lib/libhiroba.so own.so", "own.so"),
+        ] {
+            assert_eq!(after_ours(list), users, "{list}");
+        }
+    }
 }

@@ -75,11 +75,10 @@ pub(crate) fn wait(held: Held, number: u32, deadline: Option<Deadline>) -> c_int
     fence(SeqCst);
     let result = if is_asked() {
         CANCELLED
-    } else if deadline.is_some() {
-        if held.wait_until(deadline) { 0 } else { libc::ETIMEDOUT }
-    } else {
-        held.wait_for(number);
+    } else if held.wait_until(number, deadline) {
         0
+    } else {
+        libc::ETIMEDOUT
     };
     note(0);
     if is_asked() { CANCELLED } else { result }

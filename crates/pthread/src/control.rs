@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::alarms;
 use crate::face;
 use crate::stacks::privately;
 
@@ -44,10 +45,14 @@ pub(crate) struct Control {
     pub(crate) nodes_in_order: AtomicU32,
     /// Not 0 once the program has a long block. Changes at any time, once.
     pub(crate) has_long_blocks: AtomicU32,
+    /// The first thread that waits at a futex of each bucket. Changes in the bucket's monitor.
+    pub(crate) futexes: [AtomicPtr<c_void>; BUCKETS],
     /// Keys of thread-specific data. Change under [`KEYS`].
     pub(crate) keys: [Key; KEYS_MAX],
 }
 
+/// The number of buckets of futexes (`futexes.rs`).
+pub(crate) const BUCKETS: usize = 64;
 /// All signals have numbers below this one.
 pub(crate) const SIGNALS: usize = 65;
 
@@ -95,6 +100,8 @@ const STARTERS: u32 = u32::MAX - 4 - NODES_MAX as u32;
 
 /// Orders atomic instructions on long blocks, and fences.
 pub(crate) const ATOMICS: Monitor = Monitor(STARTERS - 1);
+/// Monitors of the buckets of futexes. Smaller numbers are those of objects.
+const FUTEXES: u32 = ATOMICS.0 - BUCKETS as u32;
 
 static CONTROL: AtomicPtr<Control> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -141,10 +148,7 @@ impl Monitor {
             // Another thread may have been first.
             if place.load(Relaxed) == 0 {
                 let number = control().numbers.load(Relaxed) + 1;
-                assert!(
-                    number < ATOMICS.0,
-                    "the program has made {number} locks, more than there are numbers"
-                );
+                assert!(number < FUTEXES, "the program has made {number} locks, more than there are numbers");
                 control().numbers.store(number, Relaxed);
                 place.store(number, Relaxed);
             }
@@ -155,6 +159,11 @@ impl Monitor {
     /// Returns the monitor of a number that an object has.
     pub(crate) fn known(number: u32) -> Monitor {
         Monitor(number)
+    }
+
+    /// Returns the monitor of a bucket of futexes.
+    pub(crate) fn of_bucket(number: usize) -> Monitor {
+        Monitor(FUTEXES + number as u32)
     }
 
     /// Returns the number of its lock.
@@ -188,18 +197,19 @@ impl Held {
         face::hiroba_cond_wait(self.0.0, self.0.0);
     }
 
-    /// Waits like [`wait`](Self::wait), at most until the deadline. Returns false if that has passed.
-    ///
-    /// The runtime has no wait with a deadline, so the thread polls.
-    pub(crate) fn wait_until(self, deadline: Option<Deadline>) -> bool {
-        let Some(deadline) = deadline else {
-            self.wait();
-            return true;
+    /// Waits for an announcement on `number`, at most until the deadline. Returns false if that has passed.
+    /// May return spuriously.
+    pub(crate) fn wait_until(self, number: u32, deadline: Option<Deadline>) -> bool {
+        let alarm = match deadline {
+            None => None,
+            Some(deadline) => match deadline.left() {
+                // The system's clock may be set while the thread waits.
+                Some(left) => Some(alarms::set(left.min(CLOCK_CHECK), self.0, number)),
+                None => return false,
+            },
         };
-        let Some(left) = deadline.left() else { return false };
-        face::hiroba_unlock(self.0.0);
-        std::thread::sleep(left.min(LOOK_INTERVAL));
-        face::hiroba_lock(self.0.0);
+        self.wait_for(number);
+        drop(alarm);
         true
     }
 
@@ -229,7 +239,9 @@ impl Held {
     }
 }
 
-/// The interval at which a thread that waits with a deadline polls.
+/// The interval at which a thread that waits with a deadline reads the clock.
+const CLOCK_CHECK: Duration = Duration::from_secs(1);
+/// The interval at which a thread that waits for a mutex with a deadline polls.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_micros(200);
 
 /// A time on one of the system's clocks.

@@ -8,6 +8,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use crate::alarms;
 use crate::control::{THREADS, control};
 use crate::face;
 use crate::next::next;
@@ -74,6 +75,7 @@ fn await_starter() {
 /// Leaves the job, and ends the process, because no code of the program may run any more, least of all on its
 /// stacks.
 fn leave(status: c_int) -> ! {
+    alarms::stop();
     face::hiroba_leave_halted();
     saying::end_process(status)
 }

@@ -10,11 +10,12 @@
 //!   one node from its beginning to its end. They end and are signalled from any node (`cancel.rs`,
 //!   `signals.rs`).
 //! - **Stacks** (`slots.rs`, `stacks.rs`): each thread has one in shared memory and a private one.
-//! - **Thread-local variables** (`tls.rs`): those of the executable are shared, those of libraries private.
+//! - **Thread-local variables** (`tls.rs`): those of the program are shared, those of the C library private.
 //! - **Files, streams, processes** (`carry.rs`): node 0 makes such calls for the threads of all nodes.
 //! - **Waiting** (`locks.rs`, `waits.rs`, `keys.rs`): the objects of pthreads keep their state in the
 //!   program's own variables, which are shared; a number in each identifies a lock and a condition variable
-//!   of Hiroba.
+//!   of Hiroba. Futexes have lists of waiting threads (`futexes.rs`); deadlines are kept by alarms
+//!   (`alarms.rs`).
 //!
 //! - **Atomic instructions** (`atomics.rs`): those of the program are replaced where they may operate on long
 //!   blocks, which are under release consistency in some jobs.
@@ -28,6 +29,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod above;
+mod alarms;
 mod atomics;
 mod c11;
 mod cancel;
@@ -35,6 +37,7 @@ mod carry;
 mod control;
 mod ending;
 mod face;
+mod futexes;
 mod heap;
 mod keys;
 mod libraries;

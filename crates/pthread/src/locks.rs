@@ -272,7 +272,10 @@ impl ReadWriteLock {
 
     fn lock_until(&self, wish: Wish, clock: libc::clockid_t, time: *const libc::timespec) -> c_int {
         let Some(deadline) = Deadline::new(clock, time) else { return libc::EINVAL };
-        self.lock_by(wish, |held| if held.wait_until(Some(deadline)) { 0 } else { libc::ETIMEDOUT })
+        self.lock_by(
+            wish,
+            |held| if held.wait_until(held.number(), Some(deadline)) { 0 } else { libc::ETIMEDOUT },
+        )
     }
 
     fn unlock(&self) -> c_int {

@@ -49,6 +49,19 @@ pub(crate) struct Thread {
     pub(crate) name: [AtomicU64; 2],
     /// The next thread in a list of threads to start.
     pub(crate) next: AtomicPtr<c_void>,
+    pub(crate) futex: FutexWait,
+}
+
+/// How a thread waits at a futex. Fields change in the monitor of its bucket (`futexes.rs`).
+#[repr(C)]
+pub(crate) struct FutexWait {
+    pub(crate) address: AtomicU64,
+    pub(crate) bits: AtomicU32,
+    pub(crate) is_woken: AtomicU32,
+    /// The number on which it is woken.
+    pub(crate) number: AtomicU32,
+    /// The next thread that waits in the bucket.
+    pub(crate) next: AtomicPtr<c_void>,
 }
 
 /// The first word of a record, which distinguishes a thread from an outdated `pthread_t`.

@@ -3,16 +3,14 @@
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering::Acquire};
-use std::time::Duration;
 
-use crate::control::{Deadline, LOOK_INTERVAL};
 use crate::face;
+use crate::futexes::futex;
 use crate::heap::{self, set_errno};
 use crate::next::next;
 use crate::saying::refuse;
 use crate::shared::is_shared;
-use crate::stacks::{in_program, privately};
+use crate::stacks::{in_program, is_programs, privately};
 
 /// Defines calls that make a process, which could not take part in the job.
 macro_rules! no_process {
@@ -160,7 +158,8 @@ extern "C-unwind" fn sched_setaffinity(process: c_int, bytes: usize, set: *const
     unsafe { next!(fn sched_setaffinity(c_int, usize, *const c_void) -> c_int)(process, bytes, set) }
 }
 
-/// syscall(2): polls futexes of the program, because threads of other nodes cannot wake threads here.
+/// syscall(2): futexes of the program are between nodes. The runtime waits at words that are not shared, also
+/// in threads of the program.
 ///
 /// # Safety
 /// As of syscall(2).
@@ -174,9 +173,11 @@ unsafe extern "C-unwind" fn syscall(
     fifth: usize,
     sixth: usize,
 ) -> c_long {
-    if in_program() && number == libc::SYS_futex && is_program_word(first) {
+    if number == libc::SYS_futex && first.is_multiple_of(4) && is_programs(first as *const c_void) {
         // SAFETY: the caller passes an aligned word that it can read.
-        return unsafe { futex(first, second as c_int, third as u32, fourth as *const libc::timespec) };
+        return unsafe {
+            futex(first, second as c_int, third as u32, fourth as *const libc::timespec, fifth, sixth as u32)
+        };
     }
     type Raw = unsafe extern "C-unwind" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
     static NEXT: crate::next::Next = crate::next::Next::new(c"syscall");
@@ -185,51 +186,6 @@ unsafe extern "C-unwind" fn syscall(
     let raw = unsafe { std::mem::transmute::<usize, Raw>(NEXT.address()) };
     // SAFETY: the caller's.
     unsafe { raw(number, first, second, third, fourth, fifth, sixth) }
-}
-
-/// Returns true if the word is the program's. The runtime and the C library wait for theirs in other ways.
-fn is_program_word(address: usize) -> bool {
-    address != 0 && address.is_multiple_of(4)
-}
-
-/// Polls until the word has another value, or until the deadline. A thread that changes it wakes no thread.
-unsafe fn futex(address: usize, operation: c_int, expected: u32, time: *const libc::timespec) -> c_long {
-    let fail = |errno| {
-        set_errno(errno);
-        -1
-    };
-    let deadline_of = |clock| if time.is_null() { Some(None) } else { Deadline::new(clock, time).map(Some) };
-    let is_realtime = operation & libc::FUTEX_CLOCK_REALTIME != 0;
-    let clock = if is_realtime { libc::CLOCK_REALTIME } else { libc::CLOCK_MONOTONIC };
-    let deadline = match operation & libc::FUTEX_CMD_MASK {
-        libc::FUTEX_WAKE | libc::FUTEX_WAKE_BITSET => return 0,
-        libc::FUTEX_WAIT => Deadline::after(time).map_or(Some(None), |deadline| Some(Some(deadline))),
-        libc::FUTEX_WAIT_BITSET => deadline_of(clock),
-        _ => {
-            refuse(
-                libc::ENOSYS,
-                "syscall: of the futex operations only waiting and waking work between nodes",
-            );
-            return -1;
-        }
-    };
-    let Some(deadline) = deadline else { return fail(libc::EINVAL) };
-    // SAFETY: the caller's; atomics may change at any time.
-    let word = unsafe { &*(address as *const AtomicU32) };
-    if word.load(Acquire) != expected {
-        return fail(libc::EAGAIN);
-    }
-    while word.load(Acquire) == expected {
-        let pause = match deadline {
-            None => LOOK_INTERVAL,
-            Some(deadline) => match deadline.left() {
-                Some(left) => left.min(LOOK_INTERVAL),
-                None => return fail(libc::ETIMEDOUT),
-            },
-        };
-        privately(|| std::thread::sleep(pause.max(Duration::from_micros(1))));
-    }
-    0
 }
 
 /// mmap(2): memory that is private to a process is shared between the nodes. Files are read in, since a

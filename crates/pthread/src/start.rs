@@ -91,10 +91,9 @@ fn join() {
     }
     carry::begin();
     ending::prepare();
-    for (place, range) in writable_data().into_iter().enumerate() {
-        if !shared::note_data(place, &range) {
-            saying::fatal("expected at most 128 parts of writable data, got more libraries");
-        }
+    let data = writable_data();
+    for (place, range) in data.iter().enumerate() {
+        note_data(place, range);
         // SAFETY: the data of the program and of its libraries. None of their code runs: the only other
         // threads are the runtime's, which do not use these data.
         let error = unsafe { face::hiroba_share_in_place(range.start, range.len()) };
@@ -110,10 +109,20 @@ fn join() {
     }
     // Before the threads' private stacks take the addresses near the libraries.
     atomics::replace();
-    slots::make(tls::share(), threads::usual_stack_bytes());
+    let thread_locals = tls::share();
+    if !thread_locals.is_empty() {
+        note_data(data.len(), &thread_locals);
+    }
+    slots::make(thread_locals.len(), threads::usual_stack_bytes());
     random::begin();
     face::hiroba_barrier();
     prepare_above();
+}
+
+fn note_data(place: usize, range: &Range<usize>) {
+    if !shared::note_data(place, range) {
+        saying::fatal("expected at most 128 parts of writable data, got more libraries");
+    }
 }
 
 /// Lets the library that builds on this one, if there is one, prepare its part of the job on all nodes.

@@ -381,7 +381,11 @@ fn join_until(
     time: *const libc::timespec,
 ) -> c_int {
     let Some(deadline) = Deadline::new(clock, time) else { return libc::EINVAL };
-    join_into(thread, result, |held, _| if held.wait_until(Some(deadline)) { 0 } else { libc::ETIMEDOUT })
+    join_into(
+        thread,
+        result,
+        |held, number| if held.wait_until(number, Some(deadline)) { 0 } else { libc::ETIMEDOUT },
+    )
 }
 
 /// Fills attributes with those of a thread: its stack is the shared one.

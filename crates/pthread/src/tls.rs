@@ -1,18 +1,20 @@
-//! The executable's thread-local variables, whose addresses mean the same on all nodes.
+//! The program's thread-local variables, whose addresses mean the same on all nodes.
 //!
 //! The loader places the executable's variables directly below the thread's control block, and those of
-//! libraries below them. `hiroba run` has it load a library whose thread-local storage has exactly the length
-//! that lets the executable's variables fill whole pages, and control blocks begin at pages:
+//! libraries below them, in the order of loading. `hiroba run` has it load the program's libraries first, and
+//! then a library whose thread-local storage has exactly the length that lets the program's variables fill
+//! whole pages, and control blocks begin at pages:
 //!
-//! | below | pages of the executable | from the thread pointer on |
+//! | below | pages of the program | from the thread pointer on |
 //! |---|---|---|
-//! | private stack, libraries' variables | shared | control block: the C library's, private |
+//! | private stack, variables of Hiroba and the C library | shared | control block: the C library's, private |
 //!
 //! So these pages can be shared, although faults cannot be served while the runtime or the C library touches
 //! its own variables. `main`'s pages are shared at their addresses; those of other threads are in shared
 //! memory (`slots.rs`).
 //!
-//! Variables of the program's libraries stay private.
+//! If libstdc++ or libgfortran is the only library with such variables, these stay private: no program gives
+//! them to other threads.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
@@ -20,16 +22,17 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::control::control;
 use crate::face;
+use crate::libraries::is_private;
 use crate::saying;
 
 const PAGE_BYTES: usize = 4096;
 /// The prefix of the path from which the library that fills the pages is loaded.
 pub(crate) const FILLER_PREFIX: &str = "/proc/self/fd/";
 
-/// Shares the executable's thread-local variables in `main`'s thread. Collective; the calling thread must be
-/// the one that runs `main`. Returns the length of their pages in each thread, 0 if there are none.
-pub(crate) fn share() -> usize {
-    let Some(pages) = pages_of_caller() else { return 0 };
+/// Shares the program's thread-local variables in `main`'s thread. Collective; the calling thread must be the
+/// one that runs `main`. Returns their pages in that thread, which are as long in each other one.
+pub(crate) fn share() -> Range<usize> {
+    let Some(pages) = pages_of_caller() else { return 0..0 };
     let place = &control().variables_start;
     if face::hiroba_node() == 0 {
         place.store(pages.start as u64, Relaxed);
@@ -43,12 +46,12 @@ pub(crate) fn share() -> usize {
             pages.start
         ));
     }
-    // SAFETY: the pages contain only variables of the executable, none of whose code runs yet.
+    // SAFETY: the pages contain only variables of the program, none of whose code runs yet.
     let error = unsafe { face::hiroba_share_in_place(pages.start, pages.len()) };
     if error != 0 {
         saying::fatal(&format!("expected to share thread-local variables, got error {}", -error));
     }
-    pages.len()
+    pages
 }
 
 /// Returns the thread pointer, which is the address of the control block (System V ABI, x86-64 TLS variant
@@ -65,25 +68,27 @@ pub(crate) fn thread_pointer() -> usize {
 /// An object's thread-local variables in the calling thread.
 struct Variables {
     name: String,
+    is_private: bool,
     range: Range<usize>,
 }
 
-/// Returns the pages of the calling thread that contain the executable's variables and nothing else.
+/// Returns the pages of the calling thread that contain the program's variables and nothing else: from those
+/// of the library that fills them up to the control block.
 fn pages_of_caller() -> Option<Range<usize>> {
     let mut all: Vec<Variables> = Vec::new();
     // SAFETY: the callback's argument is the local, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(note_variables), (&raw mut all).cast()) };
-    // The executable has no name.
-    let own = all.iter().find(|variables| variables.name.is_empty())?;
-    let pointer = thread_pointer();
-    let pages = own.range.start & !(PAGE_BYTES - 1)..pointer;
     let filler = |name: &str| name.strip_prefix(FILLER_PREFIX)?.parse::<c_int>().ok();
-    for descriptor in all.iter().filter_map(|variables| filler(&variables.name)) {
+    let fillers = || all.iter().filter(|variables| filler(&variables.name).is_some());
+    let start = fillers().map(|variables| variables.range.start).min()?;
+    let pointer = thread_pointer();
+    let pages = start & !(PAGE_BYTES - 1)..pointer;
+    for descriptor in fillers().filter_map(|variables| filler(&variables.name)) {
         // SAFETY: the launcher opened it for the loader, which has mapped the file.
         unsafe { libc::close(descriptor) };
     }
     let foreign = all.iter().find(|variables| {
-        !variables.name.is_empty()
+        (variables.is_private || variables.range.start < pages.start)
             && filler(&variables.name).is_none()
             && variables.range.start < pages.end
             && pages.start < variables.range.end
@@ -111,6 +116,7 @@ unsafe extern "C" fn note_variables(info: *mut libc::dl_phdr_info, _: usize, all
     }
     // SAFETY: the loader has mapped that many program headers there.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let is_private = is_private(info.dlpi_name);
     let name = if info.dlpi_name.is_null() {
         String::new()
     } else {
@@ -119,7 +125,7 @@ unsafe extern "C" fn note_variables(info: *mut libc::dl_phdr_info, _: usize, all
     };
     let start = info.dlpi_tls_data.addr();
     for header in headers.iter().filter(|header| header.p_type == libc::PT_TLS && header.p_memsz > 0) {
-        all.push(Variables { name: name.clone(), range: start..start + header.p_memsz as usize });
+        all.push(Variables { name: name.clone(), is_private, range: start..start + header.p_memsz as usize });
     }
     0
 }

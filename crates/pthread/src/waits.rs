@@ -69,7 +69,13 @@ impl Cond {
         self.set_given_up(bits);
     }
 
-    fn give_up(&self, ticket: u32) {
+    /// Gives up a ticket of a thread that does not wait any more. If a signal has released it meanwhile,
+    /// another thread gets the signal.
+    fn give_up(&self, held: Held, ticket: u32) {
+        if self.may_go(ticket) {
+            self.signal_in(held);
+            return;
+        }
         let place = ticket.wrapping_sub(self.first.load(Relaxed));
         if place < u64::BITS {
             self.set_given_up(self.given_up() | 1 << place);
@@ -78,16 +84,20 @@ impl Cond {
         }
     }
 
+    fn signal_in(&self, held: Held) {
+        if self.waiting() > 0 {
+            if self.lets_all_go.load(Relaxed) == 0 {
+                self.let_oldest_go();
+            } else {
+                self.let_all_go();
+            }
+            held.tell_all();
+        }
+    }
+
     fn signal(&self) -> c_int {
         self.monitor().hold(|held| {
-            if self.waiting() > 0 {
-                if self.lets_all_go.load(Relaxed) == 0 {
-                    self.let_oldest_go()
-                } else {
-                    self.let_all_go()
-                }
-                held.tell_all();
-            }
+            self.signal_in(held);
             0
         })
     }
@@ -115,7 +125,7 @@ impl Cond {
             while !self.may_go(ticket) {
                 let error = cancel::wait(held, held.number(), deadline);
                 if error != 0 {
-                    self.give_up(ticket);
+                    self.give_up(held, ticket);
                     return error;
                 }
             }

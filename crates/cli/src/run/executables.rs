@@ -5,13 +5,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::executable::Executable;
 use super::loaded::Loaded;
 use super::openmp;
 use super::resolve;
 use super::small_library::SmallLibrary;
+use super::tls_filler;
 use crate::compiler;
 use crate::failure::Failure;
 use crate::run::options::RunOptions;
@@ -45,6 +46,7 @@ pub fn prepare(options: &RunOptions) -> Result<Option<RunOptions>, Failure> {
     if let Some(why) = program.executable.why_not() {
         return Err(refuse(&why));
     }
+    program.with_thread_locals().map_err(|why| refuse(&why))?;
     let mut options = options.clone();
     let mut own = vec![
         (PTHREAD_VARIABLE, "1".to_owned()),
@@ -106,17 +108,34 @@ pub fn has_own_threads(program: &OsStr) -> bool {
     executable.is_some_and(|it| it.imports("pthread_create") && !it.imports_any("hiroba_"))
 }
 
-/// Returns the libraries without code that the loader of an executable needs before all others: those that
-/// fill up its thread-local storage, and those that have the names of LLVM's OpenMP library, as
-/// [`NAMES_VARIABLE`] lists them. None if it cannot be read.
-pub fn small_libraries(path: &Path, names: Option<&OsStr>) -> io::Result<Vec<SmallLibrary>> {
-    let executable = Executable::read(path).unwrap_or_default();
-    let mut libraries = executable.thread_locals.fillers()?;
+/// What the loader of an executable must load before all other libraries.
+#[derive(Debug, Default)]
+pub struct First {
+    /// The program's libraries, if their thread-local variables are shared.
+    pub of_program: Vec<PathBuf>,
+    /// Libraries without code: those that fill up thread-local storage, and those that have the names of
+    /// LLVM's OpenMP library, as [`NAMES_VARIABLE`] lists them.
+    pub small: Vec<SmallLibrary>,
+}
+
+/// Returns what the loader of an executable must load first. An executable that cannot be read has no
+/// libraries.
+pub fn loaded_first(
+    path: &Path,
+    names: Option<&OsStr>,
+    variables: &[(OsString, OsString)],
+) -> io::Result<First> {
+    let program = Loaded::read(path, variables).unwrap_or_default();
+    let libraries = program.with_thread_locals().unwrap_or_default();
+    let all = std::iter::once(program.executable.thread_locals)
+        .chain(libraries.iter().map(|(_, thread_locals)| *thread_locals));
+    let mut small = tls_filler::fillers(all)?;
     let names = names.unwrap_or_default().to_string_lossy();
     for name in names.split(':').filter(|name| openmp::is_of_llvm(name)) {
-        libraries.push(openmp::named(name)?);
+        small.push(openmp::named(name)?);
     }
-    Ok(libraries)
+    let of_program = libraries.iter().map(|(path, _)| path.to_path_buf()).collect();
+    Ok(First { of_program, small })
 }
 
 /// The functions of the library that stands in for GNU's and LLVM's.

@@ -1,18 +1,53 @@
 //! An executable with the libraries that it loads, as the loader itself finds them.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::executable::Executable;
 use super::openmp::{self, Library};
+use super::tls_filler::ThreadLocals;
+
+/// How names of libraries begin whose state is private to each node: parts of the C library, and Hiroba's
+/// own. `crates/pthread/src/libraries.rs` has the same list for a running process.
+const PRIVATE: [&str; 10] = [
+    "libc.so",
+    "libm.so",
+    "libmvec",
+    "ld-linux",
+    "libpthread",
+    "libdl",
+    "librt",
+    "libresolv",
+    "libhiroba",
+    "libnss_",
+];
+/// How names of compilers' libraries begin whose thread-local variables no program gives to other threads.
+const OF_COMPILERS: [&str; 2] = ["libstdc++.so", "libgfortran.so"];
+
+/// A library that is loaded.
+#[derive(Debug, Default)]
+struct Part {
+    /// The name by which it is needed.
+    name: String,
+    path: PathBuf,
+    executable: Executable,
+}
+
+impl Part {
+    fn begins(&self, prefixes: &[&str]) -> bool {
+        let file = self.name.rsplit('/').next().unwrap_or_default();
+        prefixes.iter().any(|prefix| file.starts_with(prefix))
+    }
+}
 
 /// An executable, and the properties of the libraries that it loads.
 #[derive(Debug, Default)]
 pub(super) struct Loaded {
     pub(super) executable: Executable,
-    /// All but OpenMP's own.
-    libraries: Vec<Executable>,
+    /// All but OpenMP's own, in the order in which the loader searches them.
+    libraries: Vec<Part>,
     /// The names by which OpenMP's own are needed.
     of_openmp: Vec<String>,
 }
@@ -31,21 +66,47 @@ impl Loaded {
             of_openmp.into_iter().map(|dependency| dependency.name).chain(named).collect();
         names.sort();
         names.dedup();
-        let read = |dependency: &Dependency| Executable::read(&dependency.path).ok();
-        let libraries = others.iter().filter_map(read).collect();
+        let read = |Dependency { name, path }| {
+            let executable = Executable::read(&path).ok()?;
+            Some(Part { name, path, executable })
+        };
+        let libraries = others.into_iter().filter_map(read).collect();
         Ok(Loaded { executable, libraries, of_openmp: names })
     }
 
     /// The executable and its libraries.
     pub(super) fn parts(&self) -> impl Iterator<Item = &Executable> {
-        std::iter::once(&self.executable).chain(&self.libraries)
+        std::iter::once(&self.executable).chain(self.libraries.iter().map(|part| &part.executable))
     }
 
     /// Returns true if any part calls OpenMP's library, and the executable knows nothing of Hiroba.
     pub(super) fn is_openmp(&self) -> bool {
         // A library that contains OpenMP's creates threads as any other does.
-        let by_library = self.libraries.iter().any(|part| part.calls_openmp() && !part.contains_openmp);
+        let by_library = self.libraries.iter().any(|part| {
+            let library = &part.executable;
+            library.calls_openmp() && !library.contains_openmp
+        });
         (self.executable.calls_openmp() || by_library) && !self.executable.imports_any("hiroba_")
+    }
+
+    /// Returns the program's libraries in the order in which the loader searches them, if any of them has
+    /// thread-local variables that the program may give to other threads; otherwise none. The error is a
+    /// sentence: the variable of the loader that lists libraries cannot name one.
+    pub(super) fn with_thread_locals(&self) -> Result<Vec<(&Path, ThreadLocals)>, String> {
+        let of_program = || self.libraries.iter().filter(|part| !part.begins(&PRIVATE));
+        let has_some = |part: &Part| part.executable.thread_locals.bytes > 0 && !part.begins(&OF_COMPILERS);
+        if !of_program().any(has_some) {
+            return Ok(Vec::new());
+        }
+        let separates = |byte: &u8| matches!(byte, b' ' | b':');
+        if let Some(part) = of_program().find(|part| part.path.as_os_str().as_bytes().iter().any(separates)) {
+            return Err(format!(
+                "it has libraries with thread-local variables, and expected paths of libraries without spaces and \
+                 colons, got {}; move that library",
+                part.path.display()
+            ));
+        }
+        Ok(of_program().map(|part| (part.path.as_path(), part.executable.thread_locals)).collect())
     }
 
     /// Which of OpenMP's libraries it was built for. The error is a sentence: for both.
@@ -86,13 +147,14 @@ fn list(loader: &str, program: &Path, variables: &[(OsString, OsString)]) -> Vec
     listed.map_or_else(Vec::new, |output| parse(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// Reads lines of the form `name => path (address)`.
+/// Reads lines of the form `name => path (address)`, or `path (address)` for a library that is needed by its
+/// path.
 fn parse(list: &str) -> Vec<Dependency> {
     let of_line = |line: &str| {
-        let (name, rest) = line.trim().split_once(" => ")?;
-        let (path, _) = rest.rsplit_once(" (")?;
+        let (found, _) = line.trim().rsplit_once(" (")?;
+        let (name, path) = found.split_once(" => ").unwrap_or((found, found));
         let (name, path) = (name.to_owned(), PathBuf::from(path));
-        path.is_absolute().then_some(Dependency { name, path })
+        found.contains('/').then_some(Dependency { name, path })
     };
     list.lines().filter_map(of_line).collect()
 }
@@ -104,9 +166,30 @@ mod tests {
     #[test]
     fn lines_of_the_loader_are_read() {
         let list = "\tlinux-vdso.so.1 (0x00007ffc)\n\tlibgomp.so.1 => /lib/x y/libgomp.so.1 (0x00007f)\n\
-                    \tlibnone.so => not found\n\t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
-        let expected = Dependency { name: "libgomp.so.1".to_owned(), path: "/lib/x y/libgomp.so.1".into() };
-        assert_eq!(parse(list), [expected]);
+                    \tlibnone.so => not found\n\t./own.so (0x00007f)\n";
+        let of = |name: &str, path: &str| Dependency { name: name.to_owned(), path: path.into() };
+        assert_eq!(parse(list), [of("libgomp.so.1", "/lib/x y/libgomp.so.1"), of("./own.so", "./own.so")]);
+    }
+
+    #[test]
+    fn libraries_with_variables_come_in_their_order() {
+        let part = |name: &str, bytes| {
+            let mut executable = Executable::default();
+            executable.thread_locals = ThreadLocals { address: 0, bytes, alignment: 8 };
+            Part { name: name.to_owned(), path: Path::new("/lib").join(name), executable }
+        };
+        let of = |libraries| Loaded { libraries, ..Loaded::default() };
+        let names = |program: &Loaded| {
+            let found = program.with_thread_locals().unwrap();
+            found.iter().map(|(path, _)| path.display().to_string()).collect::<Vec<_>>()
+        };
+        let private = || [part("libc.so.6", 144), part("libstdc++.so.6", 32), part("libplain.so", 0)];
+        assert!(names(&of(private().into())).is_empty());
+        let [c, cxx, plain] = private();
+        let mut program = of(vec![cxx, plain, part("libown.so", 8), c]);
+        assert_eq!(names(&program), ["/lib/libstdc++.so.6", "/lib/libplain.so", "/lib/libown.so"]);
+        program.libraries.push(part("lib b.so", 0));
+        assert!(program.with_thread_locals().unwrap_err().contains("lib b.so"));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use rustix::thread::CpuSet;
 
 use super::debug::Debugger;
 use super::endpoints::Endpoints;
-use super::executables::{self, NAMES_VARIABLE, PTHREAD_VARIABLE};
+use super::executables::{self, First, NAMES_VARIABLE, PTHREAD_VARIABLE};
 use super::guardian;
 use super::handover::Handover;
 use super::lacks::{no_descriptor, too_many_processes};
@@ -320,13 +320,15 @@ impl Program {
             set.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
         };
         let pthread = given(PTHREAD_VARIABLE).is_some();
-        let libraries = if pthread {
+        let first = if pthread {
             let names = given(NAMES_VARIABLE);
-            executables::small_libraries(path, names.as_deref()).map_err(|error| no_descriptor(&error))?
+            executables::loaded_first(path, names.as_deref(), variables)
+                .map_err(|error| no_descriptor(&error))?
         } else {
-            Vec::new()
+            First::default()
         };
-        let library_paths: Vec<PathBuf> = libraries.iter().map(SmallLibrary::path).collect();
+        let small = first.small.iter().map(SmallLibrary::path);
+        let library_paths: Vec<PathBuf> = first.of_program.into_iter().chain(small).collect();
         let before = executables::preloaded(|name| given(name).is_some());
         let preload = preload::value(path, given(PRELOAD_VARIABLE).as_deref(), &before, &library_paths);
         let defaults = LINES_AT_ONCE.into_iter().filter(|(name, _)| given(name).is_none());
@@ -349,7 +351,7 @@ impl Program {
             command: CommandLine::new(path, std::iter::once(program).chain(arguments)),
             environment: environment.collect(),
             preload: preload.map(|value| variable(OsString::from(PRELOAD_VARIABLE), &value)),
-            _libraries: libraries,
+            _libraries: first.small,
             debugged,
         })
     }

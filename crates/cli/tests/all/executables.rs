@@ -102,6 +102,17 @@ fn thread_local_variables_of_the_executable_are_shared() {
     build("cc", "tests/programs/executable_tls.c", &["-pthread"]).is_as_natively(&[]);
 }
 
+/// Variables of a library that is loaded at the start, alone, and beside those of the executable.
+#[test]
+fn thread_local_variables_of_libraries_are_shared() {
+    let source = "tests/programs/executable_tls_library.c";
+    let library = build("cc", source, &["-fPIC", "-shared", "-DLIBRARY"]);
+    let path = library.path.to_str().expect("a path that is text");
+    for own in ["-UOWN", "-DOWN"] {
+        build("cc", source, &["-pthread", own, path]).is_as_natively(&[]);
+    }
+}
+
 #[test]
 fn files_streams_and_processes_are_the_jobs() {
     build("cc", "tests/programs/executable_files.c", &["-pthread"]).is_as_natively(&[]);
@@ -146,6 +157,27 @@ fn objects_of_pthreads_work_between_nodes() {
     let program = test_program();
     program.is_as_natively(&["objects"]);
     program.is_as_natively(&["timed"]);
+}
+
+#[test]
+fn waits_with_a_deadline_end_in_time_and_lose_no_wake_up() {
+    build("cc", "tests/programs/executable_timed.c", &["-pthread"]).is_as_natively(&[]);
+}
+
+/// Words in data and in long blocks, which under `hlrc` are under release consistency.
+#[test]
+fn futexes_work_between_nodes() {
+    let program = build("cc", "tests/programs/executable_futex.c", &["-pthread"]);
+    program.is_as_natively(&[]);
+    if may_run() {
+        let called = program.on("2", &["--protocol", "hlrc"], &[]);
+        assert_eq!(called.stdout, program.natively(&[]).stdout, "{called:?}");
+    }
+}
+
+#[test]
+fn waits_of_cxx20_work_between_nodes() {
+    build("c++", "tests/programs/executable_waits.cpp", &["-std=c++20", "-pthread"]).is_as_natively(&[]);
 }
 
 #[test]
