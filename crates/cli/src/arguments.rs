@@ -630,6 +630,11 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     let orders_fetches = given.pthread && !openmp && protocol == Protocol::Hlrc && nodes_max > 1;
     let write_tracking =
         given.tracking.write_tracking.as_deref().or_else(|| orders_fetches.then_some("fault"));
+    if pthread && given.tracking.races {
+        return Err(Failure::new(
+            "--races searches memory under home-based release consistency, and most memory of an executable that was not built for Hiroba is under sequential consistency; leave it out, or build the program for Hiroba",
+        ));
+    }
     if !protocol.finds_races() && given.tracking.races {
         return Err(Failure::new(format!(
             "--races compares the intervals of home-based release consistency, and --protocol {name} has none; use --protocol hlrc",

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::control::Monitor;
 use crate::saying;
+use crate::sigwait;
 
 /// Whom an alarm wakes.
 #[derive(Clone, Copy)]
@@ -74,6 +75,7 @@ pub(crate) fn set(time: Duration, monitor: Monitor, number: u32) -> Alarm {
 }
 
 fn serve() {
+    sigwait::block(sigwait::all_signals());
     let mut alarms = alarms();
     loop {
         let Some(((time, _), sleeper)) = alarms.set.first_key_value().map(|(key, sleeper)| (*key, *sleeper))

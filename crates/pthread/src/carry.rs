@@ -27,6 +27,7 @@ use crate::heap;
 use crate::queues;
 use crate::saying;
 use crate::shared::{is_shared, is_shared_data};
+use crate::sigwait;
 use crate::stacks::in_program;
 
 /// The maximum number of arguments of a carried call.
@@ -38,6 +39,10 @@ struct Errand {
     number: AtomicU32,
     state: AtomicU32,
     errno: AtomicI32,
+    /// The deputy's `pthread_t`.
+    deputy: AtomicU64,
+    /// The signals that the thread blocks.
+    mask: AtomicU64,
     function: AtomicU64,
     arguments: [AtomicU64; ARGUMENTS_MAX],
     result: AtomicI64,
@@ -96,21 +101,28 @@ fn errand() -> &'static Errand {
     // SAFETY: zeros are an errand that is idle, and the block is long enough.
     let errand: &'static Errand = unsafe { object(block) };
     errand.monitor();
-    queues::start_deputy(serve, block);
+    errand.deputy.store(queues::start_deputy(serve, block), Relaxed);
     ERRAND.set(errand);
     errand
 }
 
+/// Returns the `pthread_t` of the calling thread's deputy.
+pub(crate) fn deputy() -> u64 {
+    errand().deputy.load(Relaxed)
+}
+
 /// Has node 0 call a function, which has the same address there.
-fn call(function: usize, arguments: &[usize]) -> isize {
+pub(crate) fn call(function: usize, arguments: &[usize]) -> isize {
     let errand = errand();
     let before = heap::errno();
+    let mask = sigwait::mask();
     let (result, errno) = errand.monitor().hold(|held| {
         errand.function.store(function as u64, Relaxed);
         for (place, argument) in errand.arguments.iter().zip(arguments) {
             place.store(*argument as u64, Relaxed);
         }
         errand.errno.store(before, Relaxed);
+        errand.mask.store(mask, Relaxed);
         errand.state.store(ASKED, Relaxed);
         held.tell_all();
         while errand.state.load(Relaxed) != ANSWERED {
@@ -129,6 +141,8 @@ unsafe extern "C-unwind" fn serve(errand: *mut c_void) -> *mut c_void {
     // SAFETY: the thread passes its errand, which exists until this function receives its end.
     let errand: &Errand = unsafe { object(errand) };
     loop {
+        // A signal for the thread, or for the process, waits for the next call or for another thread.
+        sigwait::set_mask(sigwait::all_signals());
         let is_asked = errand.monitor().hold(|held| {
             loop {
                 match errand.state.load(Relaxed) {
@@ -146,6 +160,7 @@ unsafe extern "C-unwind" fn serve(errand: *mut c_void) -> *mut c_void {
         // library is at the same addresses on all nodes.
         let function = unsafe { std::mem::transmute::<usize, Function>(function) };
         let [a, b, c, d, e, f] = [0, 1, 2, 3, 4, 5].map(|i| errand.arguments[i].load(Relaxed) as usize);
+        sigwait::set_mask(errand.mask.load(Relaxed));
         heap::set_errno(errand.errno.load(Relaxed));
         // SAFETY: the thread has made the call with these arguments, and all that they point to is shared.
         let result = unsafe { function(a, b, c, d, e, f) };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::alarms;
 use crate::face;
+use crate::locale::Locale;
 use crate::stacks::privately;
 
 /// The maximum number of nodes of a job.
@@ -47,6 +48,8 @@ pub(crate) struct Control {
     pub(crate) has_long_blocks: AtomicU32,
     /// The first thread that waits at a futex of each bucket. Changes in the bucket's monitor.
     pub(crate) futexes: [AtomicPtr<c_void>; BUCKETS],
+    /// The locale of all nodes.
+    pub(crate) locale: Locale,
     /// Keys of thread-specific data. Change under [`KEYS`].
     pub(crate) keys: [Key; KEYS_MAX],
 }

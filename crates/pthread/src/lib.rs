@@ -8,9 +8,10 @@
 //!   to the runtime.
 //! - **Threads** (`threads.rs`, `record.rs`, `queues.rs`): a thread is a record in shared memory; it runs on
 //!   one node from its beginning to its end. They end and are signalled from any node (`cancel.rs`,
-//!   `signals.rs`).
+//!   `signals.rs`, `sigwait.rs`).
 //! - **Stacks** (`slots.rs`, `stacks.rs`): each thread has one in shared memory and a private one.
 //! - **Thread-local variables** (`tls.rs`): those of the program are shared, those of the C library private.
+//! - **The locale** (`locale.rs`) is set on all nodes.
 //! - **Files, streams, processes** (`carry.rs`): node 0 makes such calls for the threads of all nodes.
 //! - **Waiting** (`locks.rs`, `waits.rs`, `keys.rs`): the objects of pthreads keep their state in the
 //!   program's own variables, which are shared; a number in each identifies a lock and a condition variable
@@ -41,6 +42,7 @@ mod futexes;
 mod heap;
 mod keys;
 mod libraries;
+mod locale;
 mod locks;
 mod next;
 mod queues;
@@ -50,6 +52,7 @@ mod refusals;
 mod saying;
 mod shared;
 mod signals;
+mod sigwait;
 mod slots;
 mod stacks;
 mod start;

@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering::R
 use crate::control::{Held, THREADS, control, object};
 use crate::face;
 use crate::heap;
+use crate::locale;
 use crate::next::next;
 use crate::record::{Routine, STACK_BYTES, Thread, new_record, record_of, this_node};
 use crate::saying;
 use crate::signals;
+use crate::sigwait;
 
 /// Returns the node on which the next thread runs.
 pub(crate) fn place() -> usize {
@@ -43,6 +45,7 @@ pub(crate) enum Told {
     Send(*mut c_void),
     Actions,
     Order,
+    Locale,
     Exit(c_int, u32),
     End,
 }
@@ -63,6 +66,9 @@ pub(crate) fn next_told() -> Told {
             }
             if control().order_wanted.load(Relaxed) != 0 && !ORDERS.swap(true, Relaxed) {
                 return Told::Order;
+            }
+            if locale::is_stale() {
+                return Told::Locale;
             }
             if signals::are_stale() {
                 return Told::Actions;
@@ -86,10 +92,12 @@ pub(crate) fn next_told() -> Told {
 }
 
 /// Has node 0 start a thread that works for the calling one and is not counted among the program's.
-pub(crate) fn start_deputy(routine: Routine, argument: *mut c_void) {
+/// Returns its `pthread_t`.
+pub(crate) fn start_deputy(routine: Routine, argument: *mut c_void) -> u64 {
     let Some(record) = new_record() else { saying::fatal("expected shared memory for a thread, got none") };
     record.detached.store(1, Relaxed);
     record.is_deputy.store(1, Relaxed);
+    record.mask.store(sigwait::all_signals(), Relaxed);
     record.stack_bytes.store(STACK_BYTES as u64, Relaxed);
     record.routine.store(routine as *const () as u64, Relaxed);
     record.argument.store(argument, Relaxed);
@@ -97,6 +105,7 @@ pub(crate) fn start_deputy(routine: Routine, argument: *mut c_void) {
         append(&control().to_start[0], record);
         held.tell_starter(0);
     });
+    record.handle()
 }
 
 /// A signal for a thread of another node.
@@ -110,6 +119,10 @@ struct Sent {
 /// Sends a signal to a thread, through its node.
 pub(crate) fn send(thread: u64, signal: c_int) -> c_int {
     let Some(record) = record_of(thread) else { return libc::ESRCH };
+    let (thread, record) = match record_of(record.waits_for_signals.load(Relaxed)) {
+        Some(deputy) => (deputy.handle(), deputy),
+        None => (thread, record),
+    };
     if !(0..=libc::SIGRTMAX()).contains(&signal) {
         return libc::EINVAL;
     }

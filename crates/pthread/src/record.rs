@@ -47,6 +47,10 @@ pub(crate) struct Thread {
     /// Its `pthread_t` on the node that it runs on.
     pub(crate) real: AtomicU64,
     pub(crate) name: [AtomicU64; 2],
+    /// The signals that it blocks at its beginning.
+    pub(crate) mask: AtomicU64,
+    /// While it waits for signals: the thread of node 0 that waits for it, which gets its signals.
+    pub(crate) waits_for_signals: AtomicU64,
     /// The next thread in a list of threads to start.
     pub(crate) next: AtomicPtr<c_void>,
     pub(crate) futex: FutexWait,

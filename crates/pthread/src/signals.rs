@@ -13,7 +13,7 @@ use crate::control::{SIGNALS, THREADS, control};
 use crate::face;
 use crate::next::next;
 use crate::record::this_record;
-use crate::stacks::{in_program, privately};
+use crate::stacks::{halting, in_program, privately};
 
 /// The version of the job's actions that this node has applied.
 static APPLIED: AtomicU32 = AtomicU32::new(0);
@@ -190,6 +190,10 @@ unsafe extern "C-unwind" fn pthread_sigmask(
     };
     let mut possible = *set;
     atomics::keep_unblocked(&mut possible);
+    for own in [halting::halting_signal(), atomics::tick_signal()] {
+        // SAFETY: changes a local.
+        unsafe { libc::sigdelset(&raw mut possible, own) };
+    }
     // SAFETY: the set is a local; the rest is the caller's.
     unsafe { real(how, &raw const possible, old) }
 }

@@ -13,6 +13,7 @@ use crate::control;
 use crate::ending;
 use crate::face;
 use crate::libraries::is_private;
+use crate::locale;
 use crate::next::next;
 use crate::queues::{self, Told};
 use crate::random;
@@ -20,6 +21,7 @@ use crate::record;
 use crate::saying;
 use crate::shared;
 use crate::signals;
+use crate::sigwait;
 use crate::slots;
 use crate::stacks;
 use crate::threads;
@@ -61,7 +63,10 @@ unsafe extern "C-unwind" fn __libc_start_main(
     if face::hiroba_node() != 0 {
         start_others();
     }
-    if let Err(error) = std::thread::Builder::new().name("starter".to_owned()).spawn(|| start_others()) {
+    if let Err(error) = std::thread::Builder::new().name("starter".to_owned()).spawn(|| {
+        sigwait::block(sigwait::all_signals());
+        start_others()
+    }) {
         saying::fatal(&format!("expected to start a thread on node 0, got: {error}"));
     }
     if !threads::adopt_main() {
@@ -142,6 +147,7 @@ fn start_others() -> ! {
         match queues::next_told() {
             Told::Start(thread) => threads::start_here(thread),
             Told::Order => atomics::order_here(),
+            Told::Locale => locale::apply(),
             Told::Actions => signals::apply_all(),
             Told::Send(signal) => queues::send_asked(signal),
             Told::Exit(status, how) => ending::exit_here(status, how),

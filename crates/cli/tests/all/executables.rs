@@ -127,6 +127,11 @@ fn threads_are_cancelled_and_signalled_between_nodes() {
     build("cc", "tests/programs/executable_cancel.c", &["-pthread"]).is_as_natively(&[]);
 }
 
+#[test]
+fn signals_and_the_locale_are_the_jobs() {
+    build("cc", "tests/programs/executable_signals.c", &["-pthread"]).is_as_natively(&[]);
+}
+
 /// A stack that grows too long meets a guard, and does not run into another thread's memory.
 #[test]
 fn a_stack_that_overflows_ends_the_program() {
@@ -329,6 +334,7 @@ fn what_cannot_be_run_is_refused_before_it_starts() {
     call(&["run", "--pthread", "-n", "2", &script]).says(125, "expected an executable");
     let program = test_program();
     program.on("2", &["--protocol", "lrc"], &["memory"]).says(125, "sc, hlrc or adaptive");
+    program.on("2", &["--races", "--protocol", "hlrc"], &["memory"]).says(125, "leave it out");
 }
 
 #[test]

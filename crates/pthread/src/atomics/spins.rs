@@ -97,7 +97,7 @@ impl Drop for Timer {
     }
 }
 
-fn tick_signal() -> c_int {
+pub(crate) fn tick_signal() -> c_int {
     libc::SIGRTMAX() - 2
 }
 

@@ -316,8 +316,13 @@ carried! {
     getppid() -> c_int;
     kill(process, signal) -> c_int;
     alarm(seconds) -> c_int;
+    sigqueue(process, signal, value) -> c_int;
     setitimer(which, new, old) -> c_int;
     getitimer(which, value) -> c_int;
+    timer_settime(timer, flags, new, old) -> c_int;
+    timer_gettime(timer, value) -> c_int;
+    timer_getoverrun(timer) -> c_int;
+    timer_delete(timer) -> c_int;
     system(command: text) -> c_int;
     popen(command: text, mode: text) -> usize;
     pclose(stream) -> c_int;

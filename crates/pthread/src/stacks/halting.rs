@@ -23,7 +23,7 @@ static TOLD: AtomicU32 = AtomicU32::new(0);
 /// The time that threads get to receive the order.
 const HALT_PATIENCE: Duration = Duration::from_millis(50);
 
-fn halting_signal() -> c_int {
+pub(crate) fn halting_signal() -> c_int {
     libc::SIGRTMAX() - 1
 }
 

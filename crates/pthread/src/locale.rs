@@ -1,0 +1,105 @@
+//! The locale, which is the job's: each node's C library has its own, and `setlocale` sets it on all nodes.
+//!
+//! The thread that sets it publishes the names of all categories, and returns when the starters of all nodes
+//! have set them, too.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::control::{NODES_MAX, THREADS, control};
+use crate::face;
+use crate::next::next;
+use crate::record::this_node;
+use crate::saying;
+use crate::stacks::{in_program, privately};
+
+/// The names of all categories, as setlocale(3) returns and takes them.
+#[repr(C)]
+pub(crate) struct Locale {
+    words: [AtomicU64; WORDS],
+    /// The number of changes, and how many of them each node has made.
+    version: AtomicU32,
+    made: [AtomicU32; NODES_MAX],
+}
+
+const WORDS: usize = 64;
+const BYTES: usize = WORDS * size_of::<u64>();
+
+/// The time that the nodes get. A starter that has ended with the job does not answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+const LOOK_INTERVAL: Duration = Duration::from_micros(50);
+
+fn real(category: c_int, names: *const c_char) -> *mut c_char {
+    // SAFETY: each caller passes NULL or a C string.
+    unsafe { next!(fn setlocale(c_int, *const c_char) -> *mut c_char)(category, names) }
+}
+
+/// setlocale(3).
+///
+/// # Safety
+/// `names` is NULL or a C string.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setlocale(category: c_int, names: *const c_char) -> *mut c_char {
+    let result = real(category, names);
+    if in_program() && !names.is_null() && !result.is_null() && face::hiroba_nodes() > 1 {
+        publish();
+    }
+    result
+}
+
+/// Publishes the calling node's locale, and waits until all nodes have set it.
+fn publish() {
+    let names = real(libc::LC_ALL, ptr::null());
+    // SAFETY: the C library returns the names of its present locale.
+    let names = unsafe { CStr::from_ptr(names) }.to_bytes();
+    if names.len() >= BYTES {
+        saying::say(&format!(
+            "setlocale: expected names of at most {BYTES} bytes, got {}; other nodes keep their locale",
+            names.len()
+        ));
+        return;
+    }
+    let mut bytes = [0; BYTES];
+    bytes[..names.len()].copy_from_slice(names);
+    let locale = &control().locale;
+    let nodes = face::hiroba_nodes() as usize;
+    privately(|| {
+        let version = THREADS.hold(|held| {
+            for (word, part) in locale.words.iter().zip(bytes.chunks_exact(8)) {
+                word.store(u64::from_ne_bytes(part.try_into().expect("eight bytes")), Relaxed);
+            }
+            let version = locale.version.load(Relaxed) + 1;
+            locale.version.store(version, Relaxed);
+            locale.made[this_node() as usize].store(version, Relaxed);
+            (0..nodes).for_each(|node| held.tell_starter(node));
+            version
+        });
+        let is_made = || locale.made[..nodes].iter().all(|made| made.load(Relaxed) >= version);
+        let since = Instant::now();
+        while !is_made() && since.elapsed() < PATIENCE {
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+    });
+}
+
+/// Returns true if this node has another locale than the job.
+pub(crate) fn is_stale() -> bool {
+    let locale = &control().locale;
+    locale.made[this_node() as usize].load(Relaxed) != locale.version.load(Relaxed)
+}
+
+/// Sets the job's locale on this node. Called by its starter.
+pub(crate) fn apply() {
+    let locale = &control().locale;
+    let (bytes, version) = THREADS.hold(|_| {
+        let mut bytes = [0; BYTES];
+        for (part, word) in bytes.chunks_exact_mut(8).zip(&locale.words) {
+            part.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+        }
+        (bytes, locale.version.load(Relaxed))
+    });
+    real(libc::LC_ALL, bytes.as_ptr().cast());
+    THREADS.hold(|_| locale.made[this_node() as usize].store(version, Relaxed));
+}
