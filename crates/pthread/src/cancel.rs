@@ -3,8 +3,10 @@
 //! The C library's own cancellation would end a thread inside the runtime, while it holds locks, and does not
 //! know threads of other nodes. So the program's threads are cancelled by a mark in their records. A thread
 //! that waits has noted the number on which it waits, and is woken. Cancellation points are waits for
-//! conditions, semaphores and threads, sleeping, and `pthread_testcancel`; a read or write that waits is not
-//! one.
+//! conditions, semaphores, threads and signals, sleeping, `pthread_testcancel`, and calls on descriptors that
+//! may wait (`cancel/calls.rs`).
+
+mod calls;
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -18,6 +20,8 @@ use crate::heap::set_errno;
 use crate::next::next;
 use crate::record::{CANCELED, Thread, this_record};
 use crate::stacks::in_program;
+
+pub(crate) use calls::{cancellable, interrupt_here, interrupting_signal, prepare};
 
 unsafe extern "C-unwind" {
     /// The function of `threads.rs`, which overrides the C library's.
@@ -60,6 +64,7 @@ pub(crate) fn cancel(record: &Thread) -> c_int {
     if number != 0 {
         Monitor::known(record.waits_in.load(Relaxed)).hold(|held| held.tell_of(number));
     }
+    calls::interrupt(record);
     0
 }
 

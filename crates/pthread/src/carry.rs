@@ -25,6 +25,7 @@ use crate::control::{Monitor, object};
 use crate::face;
 use crate::heap;
 use crate::queues;
+use crate::record::this_thread;
 use crate::saying;
 use crate::shared::{is_shared, is_shared_data};
 use crate::sigwait;
@@ -106,9 +107,9 @@ fn errand() -> &'static Errand {
     errand
 }
 
-/// Returns the `pthread_t` of the calling thread's deputy.
-pub(crate) fn deputy() -> u64 {
-    errand().deputy.load(Relaxed)
+/// Returns the `pthread_t` of the thread that makes the calling thread's calls: its deputy or itself.
+pub(crate) fn maker() -> u64 {
+    if is_wanted() { errand().deputy.load(Relaxed) } else { this_thread() }
 }
 
 /// Has node 0 call a function, which has the same address there.

@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering::Relaxed};
 
+use crate::cancel;
 use crate::control::{Held, THREADS, control, object};
 use crate::face;
 use crate::heap;
@@ -73,18 +74,19 @@ pub(crate) fn next_told() -> Told {
             if signals::are_stale() {
                 return Told::Actions;
             }
+            let list = &control().to_start[node];
+            // SAFETY: as in `append`.
+            if let Some(thread) = unsafe { list.load(Relaxed).cast::<Thread>().as_ref() } {
+                list.store(thread.next.load(Relaxed), Relaxed);
+                return Told::Start(thread);
+            }
+            // A thread that gets a signal has been started.
             let signals = &control().to_send[node];
             let first = signals.load(Relaxed);
             // SAFETY: blocks on the list stay until they have been sent.
             if let Some(sent) = unsafe { first.cast::<Sent>().as_ref() } {
                 signals.store(sent.next.load(Relaxed), Relaxed);
                 return Told::Send(first);
-            }
-            let list = &control().to_start[node];
-            // SAFETY: as in `append`.
-            if let Some(thread) = unsafe { list.load(Relaxed).cast::<Thread>().as_ref() } {
-                list.store(thread.next.load(Relaxed), Relaxed);
-                return Told::Start(thread);
             }
             held.wait_as_starter(node);
         }
@@ -151,8 +153,12 @@ pub(crate) fn send(thread: u64, signal: c_int) -> c_int {
 }
 
 fn send_here(record: &Thread, signal: c_int) -> c_int {
+    if signal == cancel::interrupting_signal() {
+        cancel::interrupt_here(record);
+        return 0;
+    }
     // SAFETY: a thread of this node that has not finished.
-    unsafe { next!(fn pthread_kill(u64, c_int) -> c_int)(record.real.load(Relaxed), signal) }
+    unsafe { next!(fn pthread_kill(u64, c_int) -> c_int)(record.real_when_begun(), signal) }
 }
 
 /// Sends, on this node, a signal that a thread of another node has requested.

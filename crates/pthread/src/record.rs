@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use crate::control::{Monitor, THREADS, control, object};
 use crate::face;
@@ -51,6 +52,10 @@ pub(crate) struct Thread {
     pub(crate) mask: AtomicU64,
     /// While it waits for signals: the thread of node 0 that waits for it, which gets its signals.
     pub(crate) waits_for_signals: AtomicU64,
+    /// The thread that makes a call for it that is a cancellation point; 0 if there is none.
+    pub(crate) calls_by: AtomicU64,
+    /// The cancelled thread for which a call of this thread is interrupted.
+    pub(crate) interrupts_for: AtomicU64,
     /// The next thread in a list of threads to start.
     pub(crate) next: AtomicPtr<c_void>,
     pub(crate) futex: FutexWait,
@@ -122,6 +127,17 @@ impl Thread {
     /// Returns true if it runs on this node.
     pub(crate) fn is_here(&self) -> bool {
         self.node.load(Relaxed) == this_node()
+    }
+
+    /// Returns its `pthread_t` on this node, where it runs; waits until it has begun. The starter calls this
+    /// only after it has started the thread.
+    pub(crate) fn real_when_begun(&self) -> u64 {
+        loop {
+            match self.real.load(Relaxed) {
+                0 => privately(|| std::thread::sleep(Duration::from_micros(20))),
+                real => return real,
+            }
+        }
     }
 
     /// Marks the calling thread, whose record this is, as ended.

@@ -9,6 +9,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::atomics;
+use crate::cancel;
 use crate::control::{SIGNALS, THREADS, control};
 use crate::face;
 use crate::next::next;
@@ -190,7 +191,7 @@ unsafe extern "C-unwind" fn pthread_sigmask(
     };
     let mut possible = *set;
     atomics::keep_unblocked(&mut possible);
-    for own in [halting::halting_signal(), atomics::tick_signal()] {
+    for own in [halting::halting_signal(), atomics::tick_signal(), cancel::interrupting_signal()] {
         // SAFETY: changes a local.
         unsafe { libc::sigdelset(&raw mut possible, own) };
     }

@@ -1,18 +1,19 @@
 //! Masks of signals, waits for signals, and timers.
 //!
-//! A thread begins with its creator's mask, on whichever node it runs (`Thread::mask`). Signals to the process
-//! arrive at node 0, so a thread of another node that waits for signals has its deputy wait there. A signal
-//! that is sent to such a thread goes to its deputy meanwhile.
+//! A thread begins with its creator's mask, on whichever node it runs (`Thread::mask`). Signals to the
+//! process arrive at node 0, so a thread of another node that waits for signals has its deputy wait there. A
+//! signal that is sent to such a thread goes to its deputy meanwhile.
 
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::atomics;
+use crate::cancel;
 use crate::carry;
 use crate::heap;
 use crate::next::{Next, next};
-use crate::record::this_record;
+use crate::record::{this_record, this_thread};
 use crate::saying::refuse;
 use crate::stacks::{halting, in_program};
 
@@ -54,7 +55,7 @@ pub(crate) fn block(mask: u64) {
 /// Returns all signals but those that must not be blocked: those that faults raise, and this library's own.
 pub(crate) fn all_signals() -> u64 {
     let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
-    let own = [halting::halting_signal(), atomics::tick_signal()];
+    let own = [halting::halting_signal(), atomics::tick_signal(), cancel::interrupting_signal()];
     faults.iter().chain(&own).fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)))
 }
 
@@ -77,15 +78,17 @@ fn wait(set: *const libc::sigset_t, info: *mut libc::siginfo_t, time: *const lib
     static WAIT: Next = Next::new(c"sigtimedwait");
     let Some(thread) = this_record().filter(|_| carry::is_wanted()) else {
         // SAFETY: the caller's.
-        return unsafe { timed()(set, info, time) };
+        return cancel::cancellable(carry::maker, || unsafe { timed()(set, info, time) });
     };
-    thread.waits_for_signals.store(carry::deputy(), Relaxed);
-    let mut signal = take_sent(set, info);
-    if signal < 0 {
-        signal = carry::call(WAIT.address(), &[set.addr(), info.addr(), time.addr()]) as c_int;
-    }
-    thread.waits_for_signals.store(0, Relaxed);
-    signal
+    cancel::cancellable(carry::maker, || {
+        thread.waits_for_signals.store(carry::maker(), Relaxed);
+        let mut signal = take_sent(set, info);
+        if signal < 0 {
+            signal = carry::call(WAIT.address(), &[set.addr(), info.addr(), time.addr()]) as c_int;
+        }
+        thread.waits_for_signals.store(0, Relaxed);
+        signal
+    })
 }
 
 /// sigwait(3).
@@ -164,4 +167,11 @@ unsafe extern "C-unwind" fn timer_create(
         );
     }
     carry::call(CREATE.address(), &[clock as usize, event.addr(), place.addr()]) as c_int
+}
+
+/// pause(2).
+#[unsafe(no_mangle)]
+extern "C-unwind" fn pause() -> c_int {
+    // SAFETY: it has no arguments.
+    cancel::cancellable(this_thread, || unsafe { next!(fn pause() -> c_int)() })
 }

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::ptr;
 
 use crate::atomics;
+use crate::cancel;
 use crate::carry;
 use crate::control;
 use crate::ending;
@@ -96,6 +97,7 @@ fn join() {
     }
     carry::begin();
     ending::prepare();
+    cancel::prepare();
     let data = writable_data();
     for (place, range) in data.iter().enumerate() {
         note_data(place, range);

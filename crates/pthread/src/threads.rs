@@ -450,7 +450,7 @@ fn on_its_node(thread: u64, call: &str, act: impl FnOnce(u64) -> c_int) -> c_int
         ));
         return libc::ENOTSUP;
     }
-    act(record.real.load(Relaxed))
+    act(record.real_when_begun())
 }
 
 /// The maximum length of a thread's name with its final zero (pthread_setname_np(3)).

@@ -128,6 +128,11 @@ fn threads_are_cancelled_and_signalled_between_nodes() {
 }
 
 #[test]
+fn calls_that_wait_end_when_their_thread_is_cancelled() {
+    build("cc", "tests/programs/executable_interrupted.c", &["-pthread"]).is_as_natively(&[]);
+}
+
+#[test]
 fn signals_and_the_locale_are_the_jobs() {
     build("cc", "tests/programs/executable_signals.c", &["-pthread"]).is_as_natively(&[]);
 }

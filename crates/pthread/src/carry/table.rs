@@ -1,17 +1,21 @@
 //! The calls that are carried, and the arguments that must be lent.
 //!
 //! A line is a function of the C library. `text` marks a C string that it reads, `bytes(n)` a block of `n`
-//! bytes that it reads, `items(n m)` one of `n` times `m`; other arguments are passed unchanged.
+//! bytes that it reads, `items(n m)` one of `n` times `m`; other arguments are passed unchanged. `waits`
+//! after the result marks a cancellation point.
 
 use std::ffi::c_int;
 
-use super::{Lent, call, is_wanted};
+use super::{Lent, call, is_wanted, maker};
+use crate::cancel::cancellable;
 use crate::next::Next;
 
 /// Defines the functions.
 macro_rules! carried {
     (@word $argument:ident) => { usize };
-    ($($name:ident($($argument:ident $(: $kind:ident $(($($length:ident)*))?)?),*) -> $returns:ty;)*) => {
+    (@make $call:ident) => { $call() };
+    (@make $call:ident waits) => { cancellable(maker, $call) };
+    ($($name:ident($($argument:ident $(: $kind:ident $(($($length:ident)*))?)?),*) -> $returns:ty $(, $waits:ident)?;)*) => {
         #[allow(non_upper_case_globals)]
         mod next {
             use super::Next;
@@ -30,19 +34,22 @@ macro_rules! carried {
             /// As of the C library's function.
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name($($argument: usize),*) -> $returns {
-                if is_wanted() {
-                    #[allow(unused_mut)]
-                    let mut lent = Lent::default();
-                    $($(let $argument = lent.$kind($argument $($(, $length)*)?);)?)*
-                    let result = call(next::$name.address(), &[$($argument),*]) as $returns;
-                    drop(lent);
-                    return result;
-                }
-                type Real = unsafe extern "C-unwind" fn($(carried!(@word $argument)),*) -> $returns;
-                // SAFETY: the C library's function takes these arguments, each of which fits a register.
-                let real = unsafe { std::mem::transmute::<usize, Real>(next::$name.address()) };
-                // SAFETY: the caller's.
-                unsafe { real($($argument),*) }
+                let make = || {
+                    if is_wanted() {
+                        #[allow(unused_mut)]
+                        let mut lent = Lent::default();
+                        $($(let $argument = lent.$kind($argument $($(, $length)*)?);)?)*
+                        let result = call(next::$name.address(), &[$($argument),*]) as $returns;
+                        drop(lent);
+                        return result;
+                    }
+                    type Real = unsafe extern "C-unwind" fn($(carried!(@word $argument)),*) -> $returns;
+                    // SAFETY: the C library's function takes these arguments, each of which fits a register.
+                    let real = unsafe { std::mem::transmute::<usize, Real>(next::$name.address()) };
+                    // SAFETY: the caller's.
+                    unsafe { real($($argument),*) }
+                };
+                carried!(@make make $($waits)?)
             }
         )*
     };
@@ -55,21 +62,21 @@ pub(super) fn look_up() {
 
 carried! {
     // Descriptors.
-    read(fd, buffer, size) -> isize;
-    __read_chk(fd, buffer, size, room) -> isize;
-    write(fd, buffer: bytes(size), size) -> isize;
-    pread(fd, buffer, size, offset) -> isize;
-    pread64(fd, buffer, size, offset) -> isize;
-    __pread_chk(fd, buffer, size, offset, room) -> isize;
-    __pread64_chk(fd, buffer, size, offset, room) -> isize;
-    pwrite(fd, buffer: bytes(size), size, offset) -> isize;
-    pwrite64(fd, buffer: bytes(size), size, offset) -> isize;
-    readv(fd, vector, count) -> isize;
-    writev(fd, vector, count) -> isize;
-    preadv(fd, vector, count, offset) -> isize;
-    preadv64(fd, vector, count, offset) -> isize;
-    pwritev(fd, vector, count, offset) -> isize;
-    pwritev64(fd, vector, count, offset) -> isize;
+    read(fd, buffer, size) -> isize, waits;
+    __read_chk(fd, buffer, size, room) -> isize, waits;
+    write(fd, buffer: bytes(size), size) -> isize, waits;
+    pread(fd, buffer, size, offset) -> isize, waits;
+    pread64(fd, buffer, size, offset) -> isize, waits;
+    __pread_chk(fd, buffer, size, offset, room) -> isize, waits;
+    __pread64_chk(fd, buffer, size, offset, room) -> isize, waits;
+    pwrite(fd, buffer: bytes(size), size, offset) -> isize, waits;
+    pwrite64(fd, buffer: bytes(size), size, offset) -> isize, waits;
+    readv(fd, vector, count) -> isize, waits;
+    writev(fd, vector, count) -> isize, waits;
+    preadv(fd, vector, count, offset) -> isize, waits;
+    preadv64(fd, vector, count, offset) -> isize, waits;
+    pwritev(fd, vector, count, offset) -> isize, waits;
+    pwritev64(fd, vector, count, offset) -> isize, waits;
     lseek(fd, offset, whence) -> isize;
     lseek64(fd, offset, whence) -> isize;
     close(fd) -> c_int;
@@ -121,16 +128,16 @@ carried! {
     inotify_init1(flags) -> c_int;
     inotify_add_watch(fd, path: text, mask) -> c_int;
     inotify_rm_watch(fd, watch) -> c_int;
-    poll(descriptors, count, timeout) -> c_int;
-    __poll_chk(descriptors, count, timeout, room) -> c_int;
-    ppoll(descriptors, count, timeout, mask) -> c_int;
-    select(count, read, write, except, timeout) -> c_int;
-    pselect(count, read, write, except, timeout, mask) -> c_int;
+    poll(descriptors, count, timeout) -> c_int, waits;
+    __poll_chk(descriptors, count, timeout, room) -> c_int, waits;
+    ppoll(descriptors, count, timeout, mask) -> c_int, waits;
+    select(count, read, write, except, timeout) -> c_int, waits;
+    pselect(count, read, write, except, timeout, mask) -> c_int, waits;
     epoll_create(size) -> c_int;
     epoll_create1(flags) -> c_int;
     epoll_ctl(fd, operation, of, event) -> c_int;
-    epoll_wait(fd, events, count, timeout) -> c_int;
-    epoll_pwait(fd, events, count, timeout, mask) -> c_int;
+    epoll_wait(fd, events, count, timeout) -> c_int, waits;
+    epoll_pwait(fd, events, count, timeout, mask) -> c_int, waits;
 
     // Files by name.
     open(path: text, flags, mode) -> c_int;
@@ -220,17 +227,17 @@ carried! {
     socketpair(domain, kind, protocol, both) -> c_int;
     bind(fd, address, length) -> c_int;
     listen(fd, backlog) -> c_int;
-    accept(fd, address, length) -> c_int;
-    accept4(fd, address, length, flags) -> c_int;
-    connect(fd, address, length) -> c_int;
-    send(fd, buffer: bytes(size), size, flags) -> isize;
-    sendto(fd, buffer: bytes(size), size, flags, address, length) -> isize;
-    sendmsg(fd, message, flags) -> isize;
+    accept(fd, address, length) -> c_int, waits;
+    accept4(fd, address, length, flags) -> c_int, waits;
+    connect(fd, address, length) -> c_int, waits;
+    send(fd, buffer: bytes(size), size, flags) -> isize, waits;
+    sendto(fd, buffer: bytes(size), size, flags, address, length) -> isize, waits;
+    sendmsg(fd, message, flags) -> isize, waits;
     sendmmsg(fd, messages, count, flags) -> c_int;
-    recv(fd, buffer, size, flags) -> isize;
-    __recv_chk(fd, buffer, size, room, flags) -> isize;
-    recvfrom(fd, buffer, size, flags, address, length) -> isize;
-    recvmsg(fd, message, flags) -> isize;
+    recv(fd, buffer, size, flags) -> isize, waits;
+    __recv_chk(fd, buffer, size, room, flags) -> isize, waits;
+    recvfrom(fd, buffer, size, flags, address, length) -> isize, waits;
+    recvmsg(fd, message, flags) -> isize, waits;
     recvmmsg(fd, messages, count, flags, timeout) -> c_int;
     shutdown(fd, how) -> c_int;
     getsockopt(fd, level, name, value, length) -> c_int;
@@ -328,10 +335,10 @@ carried! {
     pclose(stream) -> c_int;
     posix_spawn(process, path: text, actions, attributes, arguments, environment) -> c_int;
     posix_spawnp(process, file: text, actions, attributes, arguments, environment) -> c_int;
-    wait(status) -> c_int;
-    waitpid(process, status, options) -> c_int;
-    wait3(status, options, usage) -> c_int;
-    wait4(process, status, options, usage) -> c_int;
+    wait(status) -> c_int, waits;
+    waitpid(process, status, options) -> c_int, waits;
+    wait3(status, options, usage) -> c_int, waits;
+    wait4(process, status, options, usage) -> c_int, waits;
     getenv(name: text) -> usize;
     secure_getenv(name: text) -> usize;
     setenv(name: text, value: text, replace) -> c_int;
