@@ -227,11 +227,11 @@ static void hold(const way *of)
 /* main holds what a thread, of another node if there is one, waits for. */
 static void check(const way *of)
 {
-    waiting it = {of, in_ms(of->clock, SHORT_MS), -1};
     pthread_t thread;
     struct timespec begun, ended;
     hold(of);
     clock_gettime(CLOCK_MONOTONIC, &begun);
+    waiting it = {of, in_ms(of->clock, SHORT_MS), -1};
     pthread_create(&thread, NULL, wait_once, &it);
     pthread_join(thread, NULL);
     clock_gettime(CLOCK_MONOTONIC, &ended);

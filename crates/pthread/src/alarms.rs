@@ -13,14 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::control::Monitor;
-use crate::saying;
-use crate::sigwait;
+use crate::face;
+use crate::masks;
 
 /// Whom an alarm wakes.
 #[derive(Clone, Copy)]
 struct Sleeper {
-    monitor: Monitor,
+    lock: u32,
     number: u32,
 }
 
@@ -56,26 +55,28 @@ impl Drop for Alarm {
 }
 
 /// Sets an alarm after `time`, on which the alarms' thread announces `number` in the monitor. The calling
-/// thread holds the monitor.
-pub(crate) fn set(time: Duration, monitor: Monitor, number: u32) -> Alarm {
+/// thread holds the monitor, whose lock is given. Returns `None` if there are too many threads.
+pub(crate) fn set(time: Duration, lock: u32, number: u32) -> Option<Alarm> {
     let mut alarms = alarms();
     alarms.last += 1;
     let key = (Instant::now() + time, alarms.last);
     let is_first = alarms.set.first_key_value().is_none_or(|(first, _)| key < *first);
-    alarms.set.insert(key, Sleeper { monitor, number });
+    alarms.set.insert(key, Sleeper { lock, number });
     if !alarms.is_served {
-        if let Err(error) = std::thread::Builder::new().name("alarms".to_owned()).spawn(serve) {
-            saying::fatal(&format!("expected to start a thread for waits with a deadline, got: {error}"));
+        let started = std::thread::Builder::new().name("alarms".to_owned()).spawn(serve);
+        if started.is_err() {
+            alarms.set.remove(&key);
+            return None;
         }
         alarms.is_served = true;
     } else if is_first {
         CHANGED.notify_one();
     }
-    Alarm(key)
+    Some(Alarm(key))
 }
 
 fn serve() {
-    sigwait::block(sigwait::all_signals());
+    masks::block(masks::all_signals());
     let mut alarms = alarms();
     loop {
         let Some(((time, _), sleeper)) = alarms.set.first_key_value().map(|(key, sleeper)| (*key, *sleeper))
@@ -104,7 +105,9 @@ fn serve() {
 fn ring(sleeper: Sleeper) {
     let _at_work = AT_WORK.lock().unwrap_or_else(PoisonError::into_inner);
     if !IS_STOPPED.load(Relaxed) {
-        sleeper.monitor.hold(|held| held.tell_of(sleeper.number));
+        face::hiroba_lock(sleeper.lock);
+        face::hiroba_cond_broadcast(sleeper.number);
+        face::hiroba_unlock(sleeper.lock);
     }
 }
 

@@ -30,7 +30,7 @@ use crate::saying;
 use objects::Object;
 
 pub(crate) use order::order_here;
-pub(crate) use spins::{exchange_while_waiting, take_tick, tick_signal, watch_caller};
+pub(crate) use spins::{exchange_while_waiting, take_tick, watch_caller};
 pub(crate) use traps::{keep_unblocked, takes_over};
 
 /// For each 4 GiB of the address space: not 0 if long blocks may lie there.

@@ -21,7 +21,7 @@ use crate::next::next;
 use crate::record::{CANCELED, Thread, this_record};
 use crate::stacks::in_program;
 
-pub(crate) use calls::{cancellable, interrupt_here, interrupting_signal, prepare};
+pub(crate) use calls::cancellable;
 
 unsafe extern "C-unwind" {
     /// The function of `threads.rs`, which overrides the C library's.

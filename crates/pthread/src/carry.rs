@@ -24,11 +24,11 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering::Re
 use crate::control::{Monitor, object};
 use crate::face;
 use crate::heap;
+use crate::masks;
 use crate::queues;
 use crate::record::this_thread;
 use crate::saying;
 use crate::shared::{is_shared, is_shared_data};
-use crate::sigwait;
 use crate::stacks::in_program;
 
 /// The maximum number of arguments of a carried call.
@@ -116,7 +116,7 @@ pub(crate) fn maker() -> u64 {
 pub(crate) fn call(function: usize, arguments: &[usize]) -> isize {
     let errand = errand();
     let before = heap::errno();
-    let mask = sigwait::mask();
+    let mask = masks::mask();
     let (result, errno) = errand.monitor().hold(|held| {
         errand.function.store(function as u64, Relaxed);
         for (place, argument) in errand.arguments.iter().zip(arguments) {
@@ -143,7 +143,7 @@ unsafe extern "C-unwind" fn serve(errand: *mut c_void) -> *mut c_void {
     let errand: &Errand = unsafe { object(errand) };
     loop {
         // A signal for the thread, or for the process, waits for the next call or for another thread.
-        sigwait::set_mask(sigwait::all_signals());
+        masks::set_mask(masks::all_signals());
         let is_asked = errand.monitor().hold(|held| {
             loop {
                 match errand.state.load(Relaxed) {
@@ -161,7 +161,7 @@ unsafe extern "C-unwind" fn serve(errand: *mut c_void) -> *mut c_void {
         // library is at the same addresses on all nodes.
         let function = unsafe { std::mem::transmute::<usize, Function>(function) };
         let [a, b, c, d, e, f] = [0, 1, 2, 3, 4, 5].map(|i| errand.arguments[i].load(Relaxed) as usize);
-        sigwait::set_mask(errand.mask.load(Relaxed));
+        masks::set_mask(errand.mask.load(Relaxed));
         heap::set_errno(errand.errno.load(Relaxed));
         // SAFETY: the thread has made the call with these arguments, and all that they point to is shared.
         let result = unsafe { function(a, b, c, d, e, f) };

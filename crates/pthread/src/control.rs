@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::alarms;
 use crate::face;
-use crate::locale::Locale;
 use crate::stacks::privately;
 
 /// The maximum number of nodes of a job.
@@ -68,6 +67,18 @@ pub(crate) struct Action {
     pub(crate) flags: AtomicI32,
     pub(crate) is_set: AtomicU32,
 }
+
+/// The names of all categories, as setlocale(3) returns and takes them.
+#[repr(C)]
+pub(crate) struct Locale {
+    pub(crate) words: [AtomicU64; LOCALE_WORDS],
+    /// The number of changes, and how many of them each node has made.
+    pub(crate) version: AtomicU32,
+    pub(crate) made: [AtomicU32; NODES_MAX],
+}
+
+/// The number of words that hold the names of a locale.
+pub(crate) const LOCALE_WORDS: usize = 64;
 
 /// Room for the state that the C library's random functions keep between calls.
 #[repr(C, align(16))]
@@ -203,13 +214,17 @@ impl Held {
     /// Waits for an announcement on `number`, at most until the deadline. Returns false if that has passed.
     /// May return spuriously.
     pub(crate) fn wait_until(self, number: u32, deadline: Option<Deadline>) -> bool {
-        let alarm = match deadline {
-            None => None,
-            Some(deadline) => match deadline.left() {
-                // The system's clock may be set while the thread waits.
-                Some(left) => Some(alarms::set(left.min(CLOCK_CHECK), self.0, number)),
-                None => return false,
-            },
+        let Some(deadline) = deadline else {
+            self.wait_for(number);
+            return true;
+        };
+        let Some(left) = deadline.left() else { return false };
+        // The system's clock may be set while the thread waits.
+        let Some(alarm) = alarms::set(left.min(CLOCK_CHECK), self.number(), number) else {
+            face::hiroba_unlock(self.number());
+            std::thread::sleep(left.min(LOOK_INTERVAL));
+            face::hiroba_lock(self.number());
+            return true;
         };
         self.wait_for(number);
         drop(alarm);

@@ -8,7 +8,7 @@
 //!   to the runtime.
 //! - **Threads** (`threads.rs`, `record.rs`, `queues.rs`): a thread is a record in shared memory; it runs on
 //!   one node from its beginning to its end. They end and are signalled from any node (`cancel.rs`,
-//!   `signals.rs`, `sigwait.rs`).
+//!   `signals.rs`, `sigwait.rs`, `masks.rs`).
 //! - **Stacks** (`slots.rs`, `stacks.rs`): each thread has one in shared memory and a private one.
 //! - **Thread-local variables** (`tls.rs`): those of the program are shared, those of the C library private.
 //! - **The locale** (`locale.rs`) is set on all nodes.
@@ -40,10 +40,12 @@ mod ending;
 mod face;
 mod futexes;
 mod heap;
+mod interrupts;
 mod keys;
 mod libraries;
 mod locale;
 mod locks;
+mod masks;
 mod next;
 mod queues;
 mod random;

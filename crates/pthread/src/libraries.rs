@@ -2,7 +2,8 @@
 
 use std::ffi::{CStr, c_char};
 
-use crate::tls;
+/// The prefix of the path from which the library that fills the pages is loaded.
+pub(crate) const FILLER_PREFIX: &str = "/proc/self/fd/";
 
 /// Libraries whose state is private to each node: the C library, the loader, the runtime.
 const PRIVATE_LIBRARIES: [&str; 14] = [
@@ -31,5 +32,5 @@ pub(crate) fn is_private(name: *const c_char) -> bool {
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     let file = name.rsplit('/').next().unwrap_or_default();
     // The library that fills thread-local storage (`tls.rs`) has no data.
-    name.starts_with(tls::FILLER_PREFIX) || PRIVATE_LIBRARIES.iter().any(|library| file.starts_with(library))
+    name.starts_with(FILLER_PREFIX) || PRIVATE_LIBRARIES.iter().any(|library| file.starts_with(library))
 }

@@ -5,27 +5,17 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use crate::control::{NODES_MAX, THREADS, control};
+use crate::control::{LOCALE_WORDS, THREADS, control};
 use crate::face;
 use crate::next::next;
 use crate::record::this_node;
 use crate::saying;
 use crate::stacks::{in_program, privately};
 
-/// The names of all categories, as setlocale(3) returns and takes them.
-#[repr(C)]
-pub(crate) struct Locale {
-    words: [AtomicU64; WORDS],
-    /// The number of changes, and how many of them each node has made.
-    version: AtomicU32,
-    made: [AtomicU32; NODES_MAX],
-}
-
-const WORDS: usize = 64;
-const BYTES: usize = WORDS * size_of::<u64>();
+const BYTES: usize = LOCALE_WORDS * size_of::<u64>();
 
 /// The time that the nodes get. A starter that has ended with the job does not answer.
 const PATIENCE: Duration = Duration::from_secs(2);

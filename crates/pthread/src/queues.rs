@@ -4,16 +4,16 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering::Relaxed};
 
-use crate::cancel;
 use crate::control::{Held, THREADS, control, object};
 use crate::face;
 use crate::heap;
+use crate::interrupts;
 use crate::locale;
+use crate::masks;
 use crate::next::next;
 use crate::record::{Routine, STACK_BYTES, Thread, new_record, record_of, this_node};
 use crate::saying;
 use crate::signals;
-use crate::sigwait;
 
 /// Returns the node on which the next thread runs.
 pub(crate) fn place() -> usize {
@@ -99,7 +99,7 @@ pub(crate) fn start_deputy(routine: Routine, argument: *mut c_void) -> u64 {
     let Some(record) = new_record() else { saying::fatal("expected shared memory for a thread, got none") };
     record.detached.store(1, Relaxed);
     record.is_deputy.store(1, Relaxed);
-    record.mask.store(sigwait::all_signals(), Relaxed);
+    record.mask.store(masks::all_signals(), Relaxed);
     record.stack_bytes.store(STACK_BYTES as u64, Relaxed);
     record.routine.store(routine as *const () as u64, Relaxed);
     record.argument.store(argument, Relaxed);
@@ -153,8 +153,8 @@ pub(crate) fn send(thread: u64, signal: c_int) -> c_int {
 }
 
 fn send_here(record: &Thread, signal: c_int) -> c_int {
-    if signal == cancel::interrupting_signal() {
-        cancel::interrupt_here(record);
+    if signal == masks::interrupting_signal() {
+        interrupts::interrupt_here(record);
         return 0;
     }
     // SAFETY: a thread of this node that has not finished.

@@ -9,12 +9,12 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::atomics;
-use crate::cancel;
 use crate::control::{SIGNALS, THREADS, control};
 use crate::face;
+use crate::masks;
 use crate::next::next;
 use crate::record::this_record;
-use crate::stacks::{halting, in_program, privately};
+use crate::stacks::{in_program, privately};
 
 /// The version of the job's actions that this node has applied.
 static APPLIED: AtomicU32 = AtomicU32::new(0);
@@ -191,7 +191,7 @@ unsafe extern "C-unwind" fn pthread_sigmask(
     };
     let mut possible = *set;
     atomics::keep_unblocked(&mut possible);
-    for own in [halting::halting_signal(), atomics::tick_signal(), cancel::interrupting_signal()] {
+    for own in masks::own_signals() {
         // SAFETY: changes a local.
         unsafe { libc::sigdelset(&raw mut possible, own) };
     }

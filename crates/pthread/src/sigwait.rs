@@ -1,4 +1,4 @@
-//! Masks of signals, waits for signals, and timers.
+//! Waits for signals, and timers.
 //!
 //! A thread begins with its creator's mask, on whichever node it runs (`Thread::mask`). Signals to the
 //! process arrive at node 0, so a thread of another node that waits for signals has its deputy wait there. A
@@ -8,56 +8,13 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::atomics;
 use crate::cancel;
 use crate::carry;
 use crate::heap;
 use crate::next::{Next, next};
 use crate::record::{this_record, this_thread};
 use crate::saying::refuse;
-use crate::stacks::{halting, in_program};
-
-fn real() -> unsafe extern "C-unwind" fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int {
-    next!(fn pthread_sigmask(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int)
-}
-
-fn set_of(mask: u64) -> libc::sigset_t {
-    // SAFETY: zeros are an empty set.
-    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: a set of signals begins with a word for the first 64, and the local is that long.
-    unsafe { (&raw mut set).cast::<u64>().write(mask) };
-    set
-}
-
-/// Returns the signals that the calling thread blocks.
-pub(crate) fn mask() -> u64 {
-    let mut set = set_of(0);
-    // SAFETY: writes a local.
-    unsafe { real()(libc::SIG_BLOCK, ptr::null(), &raw mut set) };
-    // SAFETY: as in `set_of`.
-    unsafe { (&raw const set).cast::<u64>().read() }
-}
-
-/// Has the calling thread block these signals and no others.
-pub(crate) fn set_mask(mask: u64) {
-    let set = set_of(mask);
-    // SAFETY: the set is a local.
-    unsafe { real()(libc::SIG_SETMASK, &raw const set, ptr::null_mut()) };
-}
-
-/// Has the calling thread block these signals, too.
-pub(crate) fn block(mask: u64) {
-    let set = set_of(mask);
-    // SAFETY: the set is a local.
-    unsafe { real()(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) };
-}
-
-/// Returns all signals but those that must not be blocked: those that faults raise, and this library's own.
-pub(crate) fn all_signals() -> u64 {
-    let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
-    let own = [halting::halting_signal(), atomics::tick_signal(), cancel::interrupting_signal()];
-    faults.iter().chain(&own).fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)))
-}
+use crate::stacks::in_program;
 
 /// Takes a signal of the set that has been sent to the calling thread of this node already.
 fn take_sent(set: *const libc::sigset_t, info: *mut libc::siginfo_t) -> c_int {

@@ -8,13 +8,14 @@ use std::ops::Range;
 use std::ptr;
 
 use crate::atomics;
-use crate::cancel;
 use crate::carry;
 use crate::control;
 use crate::ending;
 use crate::face;
+use crate::interrupts;
 use crate::libraries::is_private;
 use crate::locale;
+use crate::masks;
 use crate::next::next;
 use crate::queues::{self, Told};
 use crate::random;
@@ -22,7 +23,6 @@ use crate::record;
 use crate::saying;
 use crate::shared;
 use crate::signals;
-use crate::sigwait;
 use crate::slots;
 use crate::stacks;
 use crate::threads;
@@ -65,7 +65,7 @@ unsafe extern "C-unwind" fn __libc_start_main(
         start_others();
     }
     if let Err(error) = std::thread::Builder::new().name("starter".to_owned()).spawn(|| {
-        sigwait::block(sigwait::all_signals());
+        masks::block(masks::all_signals());
         start_others()
     }) {
         saying::fatal(&format!("expected to start a thread on node 0, got: {error}"));
@@ -97,7 +97,7 @@ fn join() {
     }
     carry::begin();
     ending::prepare();
-    cancel::prepare();
+    interrupts::prepare();
     let data = writable_data();
     for (place, range) in data.iter().enumerate() {
         note_data(place, range);

@@ -16,6 +16,7 @@ use crate::control::{Deadline, Held, THREADS, control, object};
 use crate::face;
 use crate::heap;
 use crate::keys;
+use crate::masks;
 use crate::next::next;
 use crate::queues::{append, place, send};
 use crate::record::{
@@ -24,7 +25,6 @@ use crate::record::{
 };
 use crate::saying;
 use crate::shared::is_shared;
-use crate::sigwait;
 use crate::slots;
 use crate::stacks::{self, halting, in_program, privately};
 
@@ -130,7 +130,7 @@ pub(crate) fn create(
     record.routine.store(routine, Relaxed);
     record.argument.store(argument, Relaxed);
     record.returns_int.store(u32::from(returns_int), Relaxed);
-    record.mask.store(sigwait::mask(), Relaxed);
+    record.mask.store(masks::mask(), Relaxed);
     // SAFETY: the program passes a place for the handle.
     unsafe { place_for_handle.write(record.handle()) };
     THREADS.hold(|held| {
@@ -147,7 +147,7 @@ pub(crate) fn start_for_runtime(routine: Routine, argument: *mut c_void) {
     let Some(record) = new_record() else { saying::fatal("expected shared memory for a thread, got none") };
     record.node.store(this_node(), Relaxed);
     record.detached.store(1, Relaxed);
-    record.mask.store(sigwait::all_signals(), Relaxed);
+    record.mask.store(masks::all_signals(), Relaxed);
     record.stack_bytes.store(STACK_BYTES as u64, Relaxed);
     record.routine.store(routine as *const () as u64, Relaxed);
     record.argument.store(argument, Relaxed);
@@ -176,7 +176,7 @@ pub(crate) fn start_here(thread: &'static Thread) {
     // SAFETY: initialises the local.
     unsafe { libc::pthread_attr_init(attributes) };
     // Signals to the process that the program's threads block must not end it either.
-    sigwait::block(thread.mask.load(Relaxed));
+    masks::block(thread.mask.load(Relaxed));
     let slot = slots::take();
     let start = ptr::with_exposed_provenance_mut(slot.private_start);
     // SAFETY: initialised above; the slot is this thread's until it has been joined.
@@ -205,7 +205,7 @@ unsafe extern "C-unwind" fn begin(record: *mut c_void) -> *mut c_void {
     // SAFETY: it has no arguments and cannot fail.
     thread.real.store(unsafe { libc::pthread_self() }, Relaxed);
     halting::know_thread();
-    sigwait::set_mask(thread.mask.load(Relaxed));
+    masks::set_mask(thread.mask.load(Relaxed));
     watch_caller();
     let bytes = (thread.stack_bytes.load(Relaxed) as usize).next_multiple_of(ALIGN);
     let of_slot = slots::begin(bytes);

@@ -22,12 +22,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::control::control;
 use crate::face;
-use crate::libraries::is_private;
+use crate::libraries::{FILLER_PREFIX, is_private};
 use crate::saying;
 
 const PAGE_BYTES: usize = 4096;
-/// The prefix of the path from which the library that fills the pages is loaded.
-pub(crate) const FILLER_PREFIX: &str = "/proc/self/fd/";
 
 /// Shares the program's thread-local variables in `main`'s thread. Collective; the calling thread must be the
 /// one that runs `main`. Returns their pages in that thread, which are as long in each other one.

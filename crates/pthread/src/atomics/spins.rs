@@ -28,6 +28,7 @@ use super::{objects, order};
 use crate::control::{THREADS, control};
 use crate::face;
 use crate::heap;
+use crate::masks::tick_signal;
 use crate::stacks::in_program;
 
 unsafe extern "C" {
@@ -95,10 +96,6 @@ impl Drop for Timer {
             unsafe { libc::syscall(libc::SYS_timer_delete, self.0.get()) };
         }
     }
-}
-
-pub(crate) fn tick_signal() -> c_int {
-    libc::SIGRTMAX() - 2
 }
 
 /// Watches threads from now on.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::in_program;
+use crate::masks::halting_signal;
 
 unsafe extern "C" {
     /// sigaction(2) under a name that no library overrides.
@@ -22,10 +23,6 @@ static LIVING: [AtomicI32; THREADS_MAX] = [const { AtomicI32::new(0) }; THREADS_
 static TOLD: AtomicU32 = AtomicU32::new(0);
 /// The time that threads get to receive the order.
 const HALT_PATIENCE: Duration = Duration::from_millis(50);
-
-pub(crate) fn halting_signal() -> c_int {
-    libc::SIGRTMAX() - 1
-}
 
 /// Returns the kernel's number of the calling thread.
 fn thread_number() -> c_int {
