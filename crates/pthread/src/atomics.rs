@@ -16,6 +16,7 @@ mod exclusive;
 mod objects;
 mod order;
 mod spins;
+mod states;
 mod traps;
 
 use std::ops::Range;

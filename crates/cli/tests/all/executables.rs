@@ -251,6 +251,19 @@ fn atomics_and_flags_work_in_long_blocks_under_release_consistency() {
     assert_eq!(called.stdout, "counters ok\n", "{called:?}");
 }
 
+/// Each turn took up to 256 ms of processor time before the state of waiting threads was compared.
+#[test]
+fn loops_that_are_hard_to_recognise_end() {
+    if !may_run() {
+        return;
+    }
+    for optimised in ["-O0", "-O2"] {
+        let program = build("cc", "tests/programs/executable_opaque.c", &["-pthread", optimised]);
+        let called = program.on("2", &["--protocol", "hlrc"], &[]);
+        assert_eq!(called.stdout, program.natively(&[]).stdout, "{called:?}");
+    }
+}
+
 /// The sites and what became of them are counted. Without other nodes nothing is replaced.
 #[test]
 fn atomic_instructions_are_counted() {

@@ -10,8 +10,10 @@
 //! microsecond, and no message.
 //!
 //! A loop may also wait by calls (`sched_yield`, `nanosleep`) or by atomic instructions that change nothing.
-//! These come here at most once in a millisecond, too. A loop that is not recognised, for example since it
-//! calls a function, leads to an exchange after 16 ms of processor time, then after 32, and so on up to 256.
+//! These come here at most once in a millisecond, too. Of a loop that is not recognised, for example since it
+//! calls a function, the state is compared: the thread's registers, and its stack near the stack pointer. A
+//! thread that is in the same state as at one of its last interrupts waits, too (`states.rs`). Any other loop
+//! leads to an exchange after 16 ms of processor time, then after 32, and so on up to 64.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -24,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use hiroba_patch::{Image, Loop, loop_around};
 
+use super::states::{self, States};
 use super::{objects, order};
 use crate::control::{THREADS, control};
 use crate::face;
@@ -41,7 +44,7 @@ const TICK: Duration = Duration::from_millis(1);
 /// The number of ticks in one loop, of unknown kind, that lead to the first exchange.
 const PATIENT_TICKS: u32 = 16;
 /// The greatest such number.
-const PATIENT_TICKS_MAX: u32 = 256;
+const PATIENT_TICKS_MAX: u32 = 64;
 /// The time that the other nodes get to publish.
 const ANSWER_TIME: Duration = Duration::from_micros(50);
 /// The number of operations that find the same value before the thread counts as waiting for another one.
@@ -59,6 +62,8 @@ struct Watched {
     ticks: u32,
     /// The number of ticks that lead to the next exchange.
     patience: u32,
+    /// The thread's states at the last ticks.
+    states: States,
     /// Address and value of the last exclusive operation, and how many in a row had the same.
     operand: usize,
     value: u64,
@@ -67,7 +72,15 @@ struct Watched {
 
 thread_local! {
     static WATCHED: Cell<Watched> = const {
-        Cell::new(Watched { waiting_at: 0, ticks: 0, patience: PATIENT_TICKS, operand: 0, value: 0, repeats: 0 })
+        Cell::new(Watched {
+            waiting_at: 0,
+            ticks: 0,
+            patience: PATIENT_TICKS,
+            states: States::NONE,
+            operand: 0,
+            value: 0,
+            repeats: 0,
+        })
     };
     /// The number of exclusive operations that the thread is in, which `exclusive.rs` counts.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
@@ -145,19 +158,23 @@ extern "C" fn on_tick(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes the thread's context, which nothing else uses.
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };
     let at = context.uc_mcontext.gregs[libc::REG_RIP as usize].cast_unsigned();
+    let mut watched = WATCHED.get();
+    watched.ticks += 1;
+    WATCHED.set(watched);
     let code = CODE.get().map_or(&[][..], Vec::as_slice);
     // Elsewhere the thread may hold locks of the C library.
     let Some(code) = code.iter().find(|code| code.contains(&(at as usize))) else { return };
     let start = ptr::with_exposed_provenance::<u8>(code.start);
     // SAFETY: the loader has mapped the code, which does not change any more.
     let bytes = unsafe { std::slice::from_raw_parts(start, code.len()) };
-    let mut watched = WATCHED.get();
-    watched.ticks += 1;
     let around = loop_around(&Image::new(vec![(code.start as u64, bytes)]), at);
     if control().has_long_blocks.load(Relaxed) == 0 {
         return;
     }
-    let waits = matches!(around, Loop::Waits(start) if start == watched.waiting_at);
+    let waits = match around {
+        Loop::Waits(start) => start == watched.waiting_at,
+        Loop::Works | Loop::Unknown => watched.states.note(states::of(&context.uc_mcontext)),
+    };
     watched.waiting_at = if let Loop::Waits(start) = around { start } else { 0 };
     let is_overdue = watched.ticks >= watched.patience;
     if is_overdue {
