@@ -56,7 +56,7 @@ impl<E: Engine> Cluster<E> {
                 let mut content = Vec::new();
                 let copies = pages.into_iter().map(|PageToSend { page, page_bytes, version }| {
                     let bytes = self.mutation.on_content(page, memory.content(page, page_bytes as usize));
-                    content.extend(bytes.iter().flatten());
+                    content.extend(bytes.as_deref().unwrap_or_default());
                     PageCopy { page, version, is_zero: bytes.is_none() }
                 });
                 let (copies, content) = (copies.collect(), &content[..]);

@@ -1,6 +1,6 @@
 //! The architecture of the workspace: which room may use which, and the licences of dependencies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -56,17 +56,41 @@ const LICENCES: &[&str] = &[
     "BSL-1.0",
 ];
 
-fn metadata() -> Value {
+fn cargo(arguments: &[&str]) -> String {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // Only what is built here: crates for other systems need not be on this machine.
-    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let output = Command::new(cargo)
-        .args(["metadata", "--format-version", "1", "--offline", "--locked", "--filter-platform", &platform])
+        .args(arguments)
+        .args(["--offline", "--locked"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON")
+    String::from_utf8(output.stdout).expect("cargo prints text")
+}
+
+fn metadata() -> Value {
+    // Only what is built here: crates for other systems need not be on this machine.
+    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let metadata = cargo(&["metadata", "--format-version", "1", "--filter-platform", &platform]);
+    serde_json::from_str(&metadata).expect("cargo metadata prints JSON")
+}
+
+/// Returns the crates that are built along these edges, with the features of each.
+fn built_with_features(edges: &str) -> BTreeSet<String> {
+    let format = ["--format", "{p} with {f}", "--prefix", "none", "--no-dedupe"];
+    let listed = cargo(&[&["tree", "--workspace", "--edges", edges], &format[..]].concat());
+    listed.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+}
+
+/// Otherwise `cargo test` would compile the program, and all its libraries, a second time.
+#[test]
+fn tests_use_the_crates_that_the_program_uses() {
+    let (program, tests) = (built_with_features("normal,build"), built_with_features("normal,build,dev"));
+    let only_program: Vec<&String> = program.difference(&tests).collect();
+    assert!(
+        only_program.is_empty(),
+        "tests build these crates with more features; add those to [workspace.dependencies]: {only_program:#?}"
+    );
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
