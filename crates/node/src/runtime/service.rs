@@ -47,7 +47,7 @@ const LULL: u64 = 5;
 /// for the fabric's timers.
 const NAP: Duration = Duration::from_millis(5);
 
-/// How long the service thread sleeps when another thread is receiving: about as long as that takes.
+/// How long a thread sleeps at first when another thread is receiving: about as long as that takes.
 pub(crate) const OUT_OF_THE_WAY: Duration = Duration::from_micros(20);
 
 /// How long the answer to a fault event is polled for before sleeping, when cores suffice.
