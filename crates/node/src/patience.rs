@@ -5,8 +5,7 @@
 //! sleeps at once where there are more threads than cores, and soon when it finds that other threads want its
 //! core.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A thread with a core of its own sleeps after this time without a message: long enough for a peer that
@@ -30,13 +29,49 @@ const OFFER_TAKEN: Duration = Duration::from_micros(20);
 /// A core counts as wanted for this time after such a yield.
 const CROWD_LASTS: Duration = Duration::from_millis(50);
 
+/// A yield that takes longer than this let another thread compute. A thread that polls yields sooner.
+const OFFER_USED: Duration = Duration::from_micros(150);
+
+/// Threads that wait yield at every clock reading for this time after one of them has answered another.
+const EXCHANGE_LASTS: Duration = Duration::from_millis(1);
+
 /// The knowledge of a node's threads about its cores.
 #[derive(Debug)]
 pub(crate) struct Patience {
     /// Number of threads of this node that may stay awake, one per core. Zero where the machine has fewer
     /// cores than the job's threads on it.
     awake_max: u32,
-    crowded_until: Mutex<Option<Instant>>,
+    /// Other threads want the cores.
+    crowded: Recent,
+    /// Other threads compute on the cores.
+    computing: Recent,
+    /// Threads of this node answer each other.
+    exchanging: Recent,
+}
+
+/// A state that lasts for some time after it was noted.
+#[derive(Debug)]
+struct Recent {
+    began: Instant,
+    lasts: Duration,
+    /// When the state ends, in nanoseconds since `began`.
+    until_ns: AtomicU64,
+}
+
+impl Recent {
+    fn new(lasts: Duration) -> Recent {
+        Recent { began: Instant::now(), lasts, until_ns: AtomicU64::new(0) }
+    }
+
+    fn note(&self, now: Instant) {
+        let until = now.saturating_duration_since(self.began) + self.lasts;
+        self.until_ns.store(until.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    fn holds(&self, now: Instant) -> bool {
+        let until = Duration::from_nanos(self.until_ns.load(Ordering::Relaxed));
+        now.saturating_duration_since(self.began) < until
+    }
 }
 
 impl Patience {
@@ -44,7 +79,12 @@ impl Patience {
     /// own. A program may start more threads.
     pub(crate) fn new(cores_suffice: bool, threads: u32) -> Patience {
         let awake_max = if cores_suffice { threads } else { 0 };
-        Patience { awake_max, crowded_until: Mutex::new(None) }
+        Patience {
+            awake_max,
+            crowded: Recent::new(CROWD_LASTS),
+            computing: Recent::new(CROWD_LASTS),
+            exchanging: Recent::new(EXCHANGE_LASTS),
+        }
     }
 
     /// Returns true if staying awake can pay at all.
@@ -61,39 +101,27 @@ impl Patience {
     pub(crate) fn begin(&self, waiting: u32) -> Vigil<'_> {
         let stays_awake = self.keeps_awake(waiting);
         let now = Instant::now();
-        let quiet = if stays_awake && self.is_crowded(now) { QUIET_IN_A_CROWD } else { QUIET };
-        Vigil { patience: self, stays_awake, heard: now, offered: now, quiet, polls: 0, is_brief: false }
+        let quiet = if stays_awake && self.crowded.holds(now) { QUIET_IN_A_CROWD } else { QUIET };
+        self.vigil(stays_awake, now, quiet, self.exchanging.holds(now))
     }
 
     /// Begins a wait that another thread of this node may end soon if it is awake. If the node has cores to
-    /// spare, a core is likely to be free for both during the short wait. Returns `None` where polling does
-    /// not pay.
+    /// spare, a core is likely to be free for both during the short wait. Threads that poll leave it again
+    /// soon; where others compute, returns `None`, because polling does not pay.
     pub(crate) fn begin_briefly(&self) -> Option<Vigil<'_>> {
         let now = Instant::now();
-        let pays = self.stays_awake() && !self.is_crowded(now);
-        let quiet = QUIET_IN_A_CROWD;
-        let is_brief = true;
-        pays.then_some(Vigil {
-            patience: self,
-            stays_awake: true,
-            heard: now,
-            offered: now,
-            quiet,
-            polls: 0,
-            is_brief,
-        })
+        let pays = self.stays_awake() && !self.computing.holds(now);
+        pays.then(|| self.vigil(true, now, QUIET_IN_A_CROWD, true))
     }
 
-    fn is_crowded(&self, now: Instant) -> bool {
-        let mut until = self.crowded_until.lock().unwrap_or_else(PoisonError::into_inner);
-        if until.is_some_and(|until| until <= now) {
-            *until = None;
-        }
-        until.is_some()
+    fn vigil(&self, stays_awake: bool, now: Instant, quiet: Duration, yields_often: bool) -> Vigil<'_> {
+        Vigil { patience: self, stays_awake, heard: now, offered: now, quiet, polls: 0, yields_often }
     }
 
-    fn note_crowd(&self, now: Instant) {
-        *self.crowded_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(now + CROWD_LASTS);
+    /// Records that a thread of this node has ended the wait of another one. The next waits yield often,
+    /// because the thread that was answered may have no core to answer from.
+    pub(crate) fn note_exchange(&self) {
+        self.exchanging.note(Instant::now());
     }
 }
 
@@ -111,7 +139,7 @@ pub(crate) struct Vigil<'a> {
     /// Number of polls.
     polls: u32,
     /// The awaited thread may be without a core, so this one yields at every clock reading.
-    is_brief: bool,
+    yields_often: bool,
 }
 
 impl Vigil<'_> {
@@ -134,27 +162,40 @@ impl Vigil<'_> {
         if now - self.heard >= self.quiet {
             return false;
         }
-        if self.is_brief {
-            rustix::thread::sched_yield();
-            return true;
-        }
-        if now - self.offered < OFFER_EVERY {
+        if !self.yields_often && now - self.offered < OFFER_EVERY {
             std::hint::spin_loop();
             return true;
         }
         rustix::thread::sched_yield();
         self.offered = Instant::now();
-        if self.offered - now >= OFFER_TAKEN {
-            self.patience.note_crowd(now);
+        self.note_offer(self.offered - now);
+        true
+    }
+
+    /// Records that a yield took this long.
+    fn note_offer(&mut self, took: Duration) {
+        if took >= OFFER_USED {
+            self.patience.computing.note(self.offered);
+        }
+        // A thread that answers this one takes the core for a moment.
+        if took >= if self.yields_often { OFFER_USED } else { OFFER_TAKEN } {
+            self.patience.crowded.note(self.offered);
             self.quiet = QUIET_IN_A_CROWD;
         }
-        true
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn earlier(by: Duration) -> Instant {
+        Instant::now().checked_sub(by).expect("the clock has run for milliseconds")
+    }
+
+    fn goes_on(vigil: &mut Vigil<'_>) -> bool {
+        (0..POLLS_A_READING).all(|_| vigil.goes_on())
+    }
 
     #[test]
     fn who_shares_a_core_sleeps_at_once() {
@@ -165,15 +206,16 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_beyond_the_cores_waits_awake_for_its_sibling_alone_and_not_in_a_crowd() {
+    fn a_thread_beyond_the_cores_waits_awake_for_its_sibling_unless_others_compute() {
         assert!(Patience::new(false, 2).begin_briefly().is_none());
         let patience = Patience::new(true, 1);
         let mut vigil = patience.begin_briefly().expect("it may wait awake");
         assert!(vigil.goes_on());
-        vigil.heard =
-            Instant::now().checked_sub(QUIET_IN_A_CROWD).expect("the clock has run for milliseconds");
-        assert!(!(0..POLLS_A_READING).all(|_| vigil.goes_on()));
-        patience.note_crowd(Instant::now());
+        vigil.note_offer(OFFER_TAKEN);
+        assert!(patience.begin_briefly().is_some(), "its sibling has polled, or answered it");
+        vigil.heard = earlier(QUIET_IN_A_CROWD);
+        assert!(!goes_on(&mut vigil));
+        vigil.note_offer(OFFER_USED);
         assert!(patience.begin_briefly().is_none());
     }
 
@@ -181,14 +223,34 @@ mod tests {
     fn silence_ends_a_vigil_and_a_crowd_makes_it_short() {
         let patience = Patience::new(true, 1);
         let mut vigil = patience.begin(1);
-        vigil.heard = Instant::now().checked_sub(QUIET).expect("the clock has run for milliseconds");
-        let mut goes_on = || (0..POLLS_A_READING).all(|_| vigil.goes_on());
-        assert!(!goes_on());
+        vigil.heard = earlier(QUIET);
+        assert!(!goes_on(&mut vigil));
         vigil.hear();
-        assert!((0..POLLS_A_READING).all(|_| vigil.goes_on()));
-        patience.note_crowd(Instant::now());
-        assert_eq!(patience.begin(1).quiet, QUIET_IN_A_CROWD);
-        *patience.crowded_until.lock().unwrap() = Some(Instant::now());
+        assert!(goes_on(&mut vigil));
         assert_eq!(patience.begin(1).quiet, QUIET);
+        vigil.note_offer(OFFER_TAKEN);
+        assert_eq!(patience.begin(1).quiet, QUIET_IN_A_CROWD);
+    }
+
+    #[test]
+    fn threads_that_answer_each_other_yield_often_and_are_no_crowd() {
+        let patience = Patience::new(true, 1);
+        assert!(!patience.begin(1).yields_often);
+        patience.note_exchange();
+        let mut vigil = patience.begin(1);
+        assert!(vigil.yields_often);
+        vigil.note_offer(OFFER_TAKEN);
+        assert_eq!(patience.begin(1).quiet, QUIET);
+        vigil.heard = earlier(QUIET);
+        assert!(!goes_on(&mut vigil), "silence ends it all the same");
+    }
+
+    #[test]
+    fn a_state_lasts_for_its_time() {
+        let recent = Recent::new(CROWD_LASTS);
+        let now = Instant::now();
+        assert!(!recent.holds(now));
+        recent.note(now);
+        assert!(recent.holds(now) && !recent.holds(now + CROWD_LASTS));
     }
 }

@@ -174,7 +174,9 @@ impl Runtime {
             legs::end(Leg::Enter);
             desk.engine.call(ticket, call, now);
             legs::end(Leg::Engine);
-            self.carry_out_ports(desk);
+            if self.carry_out_ports(desk) {
+                self.patience.note_exchange();
+            }
             match desk.results.remove(&ticket) {
                 Some(result) => {
                     *regions = desk.returned.remove(&ticket).unwrap_or_default();
@@ -377,7 +379,9 @@ impl Runtime {
         result
     }
 
-    fn carry_out_ports(&self, desk: &mut Desk) {
+    /// Carries out the engine's effects. Returns true if one has ended the wait of a thread.
+    fn carry_out_ports(&self, desk: &mut Desk) -> bool {
+        let mut has_answered = false;
         while let Some(effect) = desk.engine.poll_effect() {
             match effect {
                 Effect::Send { to, bytes, tail, owes } => {
@@ -393,11 +397,13 @@ impl Runtime {
                     desk.results.insert(ticket, result);
                     if let Some(waiter) = desk.waiting.remove(&ticket) {
                         self.threads.get(waiter).answer(Answer::Port);
+                        has_answered = true;
                         legs::end(Leg::Host);
                     }
                 }
             }
         }
+        has_answered
     }
 
     fn send_packet(&self, to: NodeId, bytes: &[u8], tail: Option<&Tail>) {
