@@ -17,6 +17,7 @@
 //! To add a fabric, implement [`Fabric`] and run the conformance suite (`tests/all/conformance.rs`) over it.
 //! A fabric reports what it can do beyond messages in its [`Capabilities`]. No code tests a fabric's name.
 
+mod fresh;
 pub mod hooks;
 pub mod link;
 mod receiving;
@@ -30,6 +31,7 @@ pub mod udp;
 mod unsent;
 mod wake;
 
+pub use fresh::populate;
 pub use hooks::Hook;
 pub use hooks::inject::FaultInjector;
 pub use link::{LinkConfig, LinkSet, LinkStatistics, Rejected};

@@ -12,6 +12,7 @@ mod rights;
 mod sending;
 mod word;
 
+use core::mem::MaybeUninit;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -33,7 +34,7 @@ use self::receiving::Receivers;
 use self::word::Words;
 
 /// The bounds of an engine. Equal on all nodes, except the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The maximum number of names in use; rights that messages bring may exceed it.
     pub names_max: u32,
@@ -54,6 +55,9 @@ pub struct Config {
     pub requests_max: usize,
     /// The maximum time that reports of messages queued and taken wait for a packet to carry them.
     pub word_delay: Duration,
+    /// Called with memory that the next pieces of a long message will fill, at most a window of them. The
+    /// host may make it ready while they are on their way.
+    pub make_ready: fn(&mut [MaybeUninit<u8>]),
 }
 
 impl Default for Config {
@@ -61,13 +65,15 @@ impl Default for Config {
         Config {
             names_max: 1 << 20,
             ride_bytes: 8 << 10,
-            piece_bytes: 64 << 10,
+            // With its heads, one record or datagram of the fabrics, and whole pages.
+            piece_bytes: 60 << 10,
             window_pieces: 8,
             message_bytes_max: 256 << 20,
             memory_bytes: 1 << 30,
             queue_limit: 16,
             requests_max: 16,
             word_delay: Duration::from_micros(200),
+            make_ready: |_| {},
         }
     }
 }

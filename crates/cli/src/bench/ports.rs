@@ -14,7 +14,7 @@ use super::shared::PAGE_BYTES;
 /// Sizes of answers in bytes, around the paper's threshold (440) and ours (8 KiB).
 const ANSWERS: [usize; 8] = [4, 64, 440, 441, 4096, 8192, 8193, 65_536];
 /// Pages of out-of-line data in a message; the paper's window caused dips at 9, 17 and 25.
-const PAGES: [usize; 10] = [1, 2, 4, 8, 9, 16, 17, 24, 25, 32];
+const PAGES: [usize; 12] = [1, 2, 4, 8, 9, 16, 17, 24, 25, 32, 256, 1024];
 /// The id of the last request.
 pub const END: u32 = u32::MAX;
 
@@ -122,6 +122,14 @@ pub fn serve(runtime: &Runtime, port: Name) {
     }
 }
 
+/// Makes the allocator return freed memory of this length, and above, to the system. The longest regions then
+/// come into memory that the system has just cleared, ours and those of the raw peer.
+fn return_freed_regions() {
+    const BYTES_MIN: libc::c_int = 256 << 10;
+    // SAFETY: the call changes how much the allocator keeps, and no memory that is in use.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, BYTES_MIN) };
+}
+
 impl Node<'_> {
     /// Measures ports: the home answers through a port while the client measures.
     pub fn ports(&mut self) {
@@ -134,6 +142,7 @@ impl Node<'_> {
             let state = format!("4 bytes there, {bytes} back");
             self.tell("port round trip", fabric, &state, ours, raw.as_ref());
         }
+        return_freed_regions();
         for pages in PAGES {
             let bytes = pages * PAGE_BYTES;
             let raw = self.raw_moved(bytes, times);
@@ -143,8 +152,8 @@ impl Node<'_> {
         }
     }
 
-    /// Measures moving as many bytes with the raw peer: in one answer, or in several if one cannot carry
-    /// them.
+    /// Measures moving as many bytes with the raw peer: in one answer, or in several into fresh memory if one
+    /// cannot carry them.
     fn raw_moved(&mut self, bytes: usize, times: usize) -> Option<Taken> {
         self.while_home(Home::Answering, |raw| {
             let in_one = bytes <= raw.answer_bytes_max();
@@ -152,7 +161,7 @@ impl Node<'_> {
                 if in_one {
                     raw.ask(bytes);
                 } else {
-                    raw.stream(bytes);
+                    raw.stream_fresh(bytes);
                 }
             })
         })

@@ -1,6 +1,6 @@
 //! Buffers for reuse, so that the hot path seldom calls the allocator.
 
-use rustix::mm::{Advice, madvise};
+use crate::fresh::populate;
 
 /// Maximum number of buffers kept.
 const POOL_BUFFERS_MAX: usize = 64;
@@ -14,27 +14,13 @@ const LARGE_BUFFERS_MAX: usize = 2;
 /// Larger buffers are freed. The longest page in a message fits, given how vectors grow.
 const LARGE_BUFFER_BYTES_MAX: usize = 4 << 20;
 
-/// Buffers of at least this many bytes get their memory by one system call when they are made. A fault on the
-/// first write of each page would cost several times as much.
-const MAPPED_AT_ONCE_BYTES_MIN: usize = 16 << 10;
-
 /// Initial length of a new buffer for something longer than a datagram.
 const LARGE_BUFFER_BYTES_MIN: usize = 128 << 10;
 
 /// Makes an empty buffer with room for `bytes`.
 fn fresh(bytes: usize) -> Vec<u8> {
-    let mut buffer: Vec<u8> = Vec::with_capacity(bytes);
-    if bytes >= MAPPED_AT_ONCE_BYTES_MIN {
-        let room = buffer.spare_capacity_mut();
-        let page_bytes = rustix::param::page_size();
-        let skipped = room.as_ptr().align_offset(page_bytes).min(room.len());
-        let whole_pages = &mut room[skipped..];
-        let length = whole_pages.len() / page_bytes * page_bytes;
-        // Where the kernel cannot (before Linux 5.14), the pages fault one by one.
-        // SAFETY: the pages lie in the buffer's own room, of which nothing is in use yet; the advice changes
-        // no byte.
-        let _ = unsafe { madvise(whole_pages.as_mut_ptr().cast(), length, Advice::LinuxPopulateWrite) };
-    }
+    let mut buffer = Vec::with_capacity(bytes);
+    populate(buffer.spare_capacity_mut());
     buffer
 }
 
@@ -96,7 +82,7 @@ mod tests {
     #[test]
     fn buffers_have_room_for_what_is_asked() {
         let mut pool = BufferPool::default();
-        for bytes in [0, 1, 5000, MAPPED_AT_ONCE_BYTES_MIN, 65_507, 100, 65_507] {
+        for bytes in [0, 1, 5000, 16 << 10, 65_507, 100, 65_507] {
             let mut buffer = pool.take(bytes);
             assert!(buffer.is_empty() && buffer.capacity() >= bytes);
             let room = buffer.as_ptr();

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use hiroba_base::legs::{self, Leg};
 use hiroba_base::{Instant, NodeId};
+use hiroba_fabric::populate;
 use hiroba_ports::{
     Call, Config, Disposition, Effect, Engine, Message, Name, Outcome, Patience, PortError, Received,
     RightToSend, Tail, Ticket, service,
@@ -79,7 +80,7 @@ struct Packet {
 impl Ports {
     pub(crate) fn new(me: NodeId, nodes: u16) -> Ports {
         let desk = Desk {
-            engine: Engine::new(me, nodes, Config::default()),
+            engine: Engine::new(me, nodes, Config { make_ready: populate, ..Config::default() }),
             next_ticket: 1,
             waiting: FxHashMap::default(),
             results: FxHashMap::default(),

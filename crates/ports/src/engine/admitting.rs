@@ -348,6 +348,7 @@ impl Engine {
         bytes: &[u8],
     ) -> Result<(), PeerError> {
         let key = (from, flow, number);
+        let window = self.config.piece_bytes * self.config.window_pieces;
         let Some(incoming) = self.long.incoming.get_mut(&key) else { return Ok(()) };
         let Incoming { bytes: whole, came, parcel: Some(parcel), parts, .. } = incoming else {
             return Err(unexpected(from, "the head of a message before its data"));
@@ -360,7 +361,11 @@ impl Engine {
         let mut rest = bytes;
         let places = core::iter::once(&mut parcel.inline).chain(parcel.regions.iter_mut().map(own));
         for (part, length) in places.zip(parts) {
-            let missing = (*length - part.len() as u64).min(rest.len() as u64) as usize;
+            let whole = *length as usize - part.len();
+            let missing = whole.min(rest.len());
+            if missing > 0 && part.len().is_multiple_of(window) {
+                (self.config.make_ready)(&mut part.spare_capacity_mut()[..whole.min(window)]);
+            }
             part.extend_from_slice(&rest[..missing]);
             rest = &rest[missing..];
         }

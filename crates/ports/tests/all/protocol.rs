@@ -1,6 +1,7 @@
 //! The protocol of the paper's section 5, packet by packet.
 
 use core::time::Duration;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use hiroba_base::{NodeId, RngExt};
@@ -45,6 +46,30 @@ fn a_long_message_is_permitted_once() {
         assert_eq!((packets(&cluster, "request"), packets(&cluster, "permit")), (1, 1));
         assert_eq!((packets(&cluster, "data"), packets(&cluster, "word alone")), (pages, 1), "{pages} pages");
     }
+}
+
+thread_local! {
+    static MADE_READY: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The host is shown the memory of each window before its pieces fill it, and no more than the message needs.
+#[test]
+fn memory_of_long_messages_is_made_ready_a_window_at_a_time() {
+    let config = Config {
+        piece_bytes: 100,
+        window_pieces: 4,
+        ride_bytes: 10,
+        make_ready: |memory| MADE_READY.with_borrow_mut(|bytes| bytes.push(memory.len())),
+        ..Config::default()
+    };
+    let (mut cluster, port, name) = pair(config);
+    let regions = vec![vec![7; 1050], vec![8; 50]];
+    let message = Message { regions: regions.clone(), ..bytes_message(&[1; 401]) };
+    cluster.now(0, send(name, message, Patience::None)).expect("there is room");
+    cluster.settle();
+    let received = cluster.receive(1, port);
+    assert_eq!((received.inline, received.regions), (vec![1; 401], regions));
+    assert_eq!(MADE_READY.take(), [400, 1, 400, 400, 250, 50]);
 }
 
 /// Section 7: returning packets carry message-accepted lists, and no list delays an answer.

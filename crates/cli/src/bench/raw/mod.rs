@@ -3,7 +3,6 @@
 //! Each fabric has a peer of its own kind: plain UDP sockets, plain TCP connections, or messages written to
 //! memory that both processes have mapped. Both sides wait as the runtime's threads do: they poll, then
 //! sleep. The home answers, all others ask.
-//! asleep. The home answers, all others ask.
 
 mod cipher;
 mod shm;
@@ -59,6 +58,11 @@ trait Wire: Send {
     /// Copies `bytes` bytes of the home's memory into the same memory each time. Returns how many, or `None`
     /// if the home's memory is not mapped.
     fn copy(&mut self, _bytes: usize) -> Option<usize> {
+        None
+    }
+
+    /// Copies the beginning of the home's memory. Returns how many bytes, or `None` if it is not mapped.
+    fn copy_into(&self, _buffer: &mut [u8]) -> Option<usize> {
         None
     }
 }
@@ -132,12 +136,20 @@ impl Raw {
     /// Receives the next message of `bytes` bytes into the buffer. Returns its sender, or `None` if none
     /// arrives in time.
     fn receive(&mut self, bytes: usize, limit: Duration) -> Option<(usize, usize)> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let received = self.receive_into(&mut buffer, bytes, limit);
+        self.buffer = buffer;
+        received
+    }
+
+    /// Receives like [`receive`](Raw::receive), with the seal, into memory of the caller.
+    fn receive_into(&mut self, buffer: &mut [u8], bytes: usize, limit: Duration) -> Option<(usize, usize)> {
         let sealed_bytes = bytes + if self.cipher.is_some() { SEAL_BYTES } else { 0 };
         let began = Instant::now();
         loop {
-            if let Some((from, got)) = self.wire.try_receive(&mut self.buffer[..sealed_bytes]) {
+            if let Some((from, got)) = self.wire.try_receive(&mut buffer[..sealed_bytes]) {
                 let opened = match &self.cipher {
-                    Some(cipher) => cipher.open(&mut self.buffer[..got])?,
+                    Some(cipher) => cipher.open(&mut buffer[..got])?,
                     None => got,
                 };
                 return Some((from, opened));
@@ -210,6 +222,30 @@ impl Raw {
         got_bytes
     }
 
+    /// Moves `bytes` bytes like [`stream`](Raw::stream), into memory that is allocated for them: every
+    /// message is received, and opened, where it stays. Returns how many arrived.
+    pub fn stream_fresh(&mut self, bytes: usize) -> usize {
+        let mut fresh = vec![0; bytes + SEAL_BYTES];
+        if let Some(copied) = self.wire.copy_into(&mut fresh[..bytes]) {
+            return copied;
+        }
+        let (longest, window) = (self.answer_bytes_max(), self.wire.window());
+        let length = |at: usize| longest.min(bytes - at);
+        let starts: Vec<usize> = (0..bytes).step_by(longest).collect();
+        starts.iter().take(window).for_each(|at| self.request(length(*at) as u32));
+        let mut got_bytes = 0;
+        for (index, &at) in starts.iter().enumerate() {
+            let received = self.receive_into(&mut fresh[at..], length(at), LOST_AFTER);
+            let Some((_, got)) = received else { break };
+            got_bytes += got;
+            if let Some(later) = starts.get(index + window) {
+                self.request(length(*later) as u32);
+            }
+        }
+        std::hint::black_box(&fresh);
+        got_bytes
+    }
+
     /// Copies `bytes` bytes page by page into memory that was just allocated. Returns how many.
     pub fn copy_fresh(&mut self, bytes: usize) -> usize {
         self.source.resize(bytes, 1);
@@ -253,6 +289,7 @@ mod tests {
                 assert!(other.ask(4096) && other.ask(REQUEST_BYTES), "{fabric:?}");
                 assert!(other.stream(1 << 20) >= 1 << 20, "{fabric:?}");
                 assert_eq!(other.copy_fresh(1 << 20), 1 << 20, "{fabric:?}");
+                assert_eq!(other.stream_fresh((1 << 20) + 1), (1 << 20) + 1, "{fabric:?}");
                 other.stop();
                 assert!(other.ask(4096), "one that sleeps answers, too: {fabric:?}");
                 other.stop();

@@ -251,6 +251,12 @@ impl Wire for ShmWire {
         pages.for_each(|(page, into)| self.mapping.read(source + page * PAGE_BYTES, into));
         Some(bytes)
     }
+
+    fn copy_into(&self, buffer: &mut [u8]) -> Option<usize> {
+        let bytes = buffer.len().min(SOURCE_BYTES);
+        self.mapping.read(self.source_at(), &mut buffer[..bytes]);
+        Some(bytes)
+    }
 }
 
 /// Copies `source` page by page into memory that was just mapped, and unmaps it. Returns how many bytes.
