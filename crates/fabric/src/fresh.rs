@@ -1,6 +1,6 @@
 //! Gives memory to buffers that were just allocated, with one system call for all of their pages.
 //!
-//! A fault on the first write of each page costs twice as much: 1.9 µs instead of 1.1 µs on a virtual machine.
+//! A fault on the first write of each page costs twice as much: 1.9 µs instead of 1.1 on a virtual machine.
 
 use std::mem::MaybeUninit;
 
