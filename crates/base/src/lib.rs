@@ -20,13 +20,16 @@
 //! | [trace](../hiroba_trace/index.html) | the account of a run, and its trace | base |
 //! | [paging](../hiroba_paging/index.html) | replacement policies | base |
 //! | [node](../hiroba_node/index.html) | one running node: joins the rooms above | base, wire, protocol, fabric, memory, ports, trace, paging |
-//! | [check](../hiroba_check/index.html) | litmus programs, simulated cluster, checkers, mutants | base, wire, protocol, fabric, trace, ports |
+//! | [judge](../hiroba_judge/index.html) | litmus programs, judges of runs | base, wire, protocol, trace |
+//! | [check](../hiroba_check/index.html) | simulated cluster, random runs, mutants | base, wire, protocol, fabric, trace, ports, judge |
 //! | capi | `libhiroba.so`, behind `hiroba.h` | base, wire, node, trace, ports |
 //! | [patch](../hiroba_patch/index.html) | atomic instructions of executables, and the code that replaces them | |
 //! | [pthread](../hiroba_pthread/index.html) | `libhiroba_pthread.so`, for executables as they are | patch |
 //! | [schedule](../hiroba_schedule/index.html) | how a loop's iterations are given out to threads, and where threads run | |
 //! | [openmp](../hiroba_gomp/index.html) | `libhiroba_gomp.so`, for executables of OpenMP | schedule |
-//! | [cli](../hiroba/index.html) | the `hiroba` command | base, wire, memory, node, trace, capi, pthread, openmp, check, protocol, paging |
+//! | [launch](../hiroba_launch/index.html) | starts jobs and watches them | base, wire, trace, node |
+//! | [measure](../hiroba_measure/index.html) | costs of primitives, tables of papers | base, wire, trace, node, launch, memory, protocol, paging |
+//! | [cli](../hiroba/index.html) | the `hiroba` command | base, wire, trace, memory, paging, node, capi, pthread, openmp, judge, launch, measure, check, protocol |
 
 #![forbid(unsafe_code)]
 

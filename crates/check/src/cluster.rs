@@ -15,7 +15,7 @@ use hiroba_wire::{AtomicOutcome, Collective, Limits, Message};
 use rustc_hash::{FxHashMap, FxHashSet};
 use thiserror::Error;
 
-use crate::execution::{Execution, Run};
+pub use crate::execution::Ended;
 use crate::memory::{MemoryError, SimulatedMemory};
 use crate::mutant::Mutation;
 use crate::narration::{Narration, PageStates};
@@ -104,29 +104,6 @@ pub enum Failure {
     /// The threads do not end.
     #[error("expected the program to end within {0} steps, got a program that runs on")]
     Endless(u64),
-}
-
-/// The result of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// Each thread's registers.
-    pub registers: Vec<[u64; REGISTERS]>,
-    /// The records.
-    pub run: Run,
-    /// The number of instructions and deliveries.
-    pub steps: u64,
-}
-
-impl Ended {
-    /// Returns a thread's register.
-    pub fn register(&self, thread: usize, register: usize) -> u64 {
-        self.registers[thread][register]
-    }
-
-    /// Returns what the threads saw of memory.
-    pub fn execution(&self) -> Execution {
-        Execution::of(&self.run)
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

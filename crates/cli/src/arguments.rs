@@ -15,13 +15,13 @@ use hiroba_paging::{PolicyKind, UnknownPolicy};
 use serde::de::DeserializeOwned;
 
 use self::values::*;
-use crate::bench::{BenchOptions, BenchPlan, Group, UnsealedJob};
-use crate::compiler::Language;
-use crate::failure::{Failure, STATUS_BAD_INPUT};
-use crate::reproduce::{LATER_PAPERS, PAPERS, ReproduceOptions, Scale};
-use crate::run::executables;
-use crate::run::options::{HostsGiven, ReportOptions, RunOptions};
 use crate::trace::TraceCommand;
+use hiroba_launch::compiler::Language;
+use hiroba_launch::failure::{Failure, STATUS_BAD_INPUT};
+use hiroba_launch::run::executables;
+use hiroba_launch::run::options::{HostsGiven, ReportOptions, RunOptions};
+use hiroba_measure::bench::{BenchOptions, BenchPlan, Group, UnsealedJob};
+use hiroba_measure::reproduce::{LATER_PAPERS, PAPERS, ReproduceOptions, Scale};
 use hiroba_wire::FabricKind;
 use hiroba_wire::control::{
     CoherenceChoices, FaultSourceChoice, LendLimit, MemoryLimit, SwapPlace, TransportChoices,

@@ -5,20 +5,20 @@ use std::path::Path;
 use std::time::Instant;
 
 use hiroba_base::{NodeId, printable};
-use hiroba_check::axioms;
-use hiroba_check::engines::{Promise, by_name, promise_of};
-use hiroba_check::execution::Execution;
-use hiroba_check::page_axioms::{self, Rules, axioms_of};
-use hiroba_check::reading::{TracedRun, read};
-use hiroba_check::sequential::{self, Sequential};
+use hiroba_judge::axioms;
+use hiroba_judge::execution::Execution;
+use hiroba_judge::page_axioms::{self, Rules, axioms_of};
+use hiroba_judge::promise::{Promise, by_name, promise_of};
+use hiroba_judge::reading::{TracedRun, read};
+use hiroba_judge::sequential::{self, Sequential};
 use hiroba_node::Protocol;
 use hiroba_wire::FabricKind;
 use serde::Serialize;
 
-use crate::columns;
-use crate::failure::Failure;
-use crate::quantities::counted;
-use crate::silence::Meanwhile;
+use hiroba_launch::columns;
+use hiroba_launch::failure::Failure;
+use hiroba_launch::quantities::counted;
+use hiroba_launch::silence::Meanwhile;
 
 /// The exit status of a run that breaks a promise.
 const STATUS_BROKEN: u8 = 1;
@@ -82,7 +82,7 @@ pub fn check(directory: &Path, json: bool) -> Result<u8, Failure> {
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(match (verdict.violations, verdict.cut_off.is_empty() && verdict.not_judged.is_none()) {
         (0, true) => 0,
-        (0, false) => crate::failure::STATUS_HIROBA,
+        (0, false) => hiroba_launch::failure::STATUS_HIROBA,
         _ => STATUS_BROKEN,
     })
 }

@@ -11,12 +11,12 @@ use hiroba_trace::{NodeStatistics, RunStatistics, TimeBreakdown};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 
-use crate::core_share;
-use crate::failure::{Failure, system_words};
-use crate::quantities::counted;
-use crate::run::remarks;
-use crate::run::signals::{self, Inherited, SignalDescriptor};
-use crate::silence::Meanwhile;
+use hiroba_launch::core_share;
+use hiroba_launch::failure::{Failure, system_words};
+use hiroba_launch::quantities::counted;
+use hiroba_launch::run::remarks;
+use hiroba_launch::run::signals::{self, Inherited, SignalDescriptor};
+use hiroba_launch::silence::Meanwhile;
 
 /// The program that is run, in the source tree.
 const SOURCE: &str = "apps/nbody.c";
@@ -296,7 +296,7 @@ impl Caller {
         match status.code() {
             Some(0) => Ok(output),
             Some(status) => Err(Stopped::Status(status as u8)),
-            None => Err(Stopped::Status(crate::failure::STATUS_HIROBA)),
+            None => Err(Stopped::Status(hiroba_launch::failure::STATUS_HIROBA)),
         }
     }
 

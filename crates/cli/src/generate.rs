@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap_complete::Shell;
 
-use crate::failure::{Failure, system_words};
+use hiroba_launch::failure::{Failure, system_words};
 
 /// Writes both under `share`, where manual readers and shells look for them.
 pub fn generate(command: clap::Command, share: &Path) -> Result<u8, Failure> {

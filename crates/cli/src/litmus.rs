@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use clap::Args;
 use hiroba_base::{NodeId, PageRange, PageSize};
-use hiroba_check::litmus::{Litmus, catalogue, posts, sequential};
-use hiroba_check::program::{Address, GRANULE_BYTES, Instruction, Program, REGISTERS, Register, Width};
-use hiroba_check::random_program::{Shape, generate};
+use hiroba_judge::litmus::{Litmus, catalogue, posts, sequential};
+use hiroba_judge::program::{Address, GRANULE_BYTES, Instruction, Program, REGISTERS, Register, Width};
+use hiroba_judge::random_program::{Shape, generate};
 use hiroba_node::ports::{
     Call, DataType, Disposition, Message, Name, Outcome, Patience, PortError, RightToSend, service,
 };
 use hiroba_node::{Protocol, Runtime};
 use hiroba_wire::Collective;
 
-use crate::failure::Failure;
+use hiroba_launch::failure::Failure;
 
 /// A thread that takes more steps is in an endless loop.
 const STEPS_MAX: u64 = 10_000_000;

@@ -1,32 +1,19 @@
 //! The `hiroba` command: runs programs over several nodes, wraps compilers, measures, shows a first run.
 
 mod arguments;
-mod bench;
 mod check;
-mod columns;
-mod compiler;
-mod core_share;
 mod demo;
 mod doctor;
-mod explanation;
-mod failure;
 mod generate;
-mod lines;
 mod litmus;
-mod output_file;
-mod progress;
-mod quantities;
-mod reproduce;
-mod run;
-mod silence;
-mod statistics_table;
-mod symbols;
 mod trace;
 mod unsealed;
 
 use std::process::ExitCode;
 
 use arguments::Command;
+use hiroba_launch::{compiler, failure, run};
+use hiroba_measure::{bench, reproduce};
 
 fn main() -> ExitCode {
     let command = match arguments::parse(std::env::args_os()) {

@@ -8,9 +8,9 @@
 use std::ffi::OsString;
 
 use crate::arguments::{self, Command};
-use crate::bench::UnsealedJob;
-use crate::failure::{Failure, system_words};
-use crate::run;
+use hiroba_launch::failure::{Failure, system_words};
+use hiroba_launch::run;
+use hiroba_measure::bench::UnsealedJob;
 
 /// Launches the nodes of a measurement and returns the job's exit status.
 pub fn run_without_seal(job: &UnsealedJob) -> Result<u8, Failure> {

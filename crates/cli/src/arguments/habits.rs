@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use clap::CommandFactory;
 
 use super::CommandLine;
-use crate::failure::Failure;
+use hiroba_launch::failure::Failure;
 
 /// What an option of another launcher becomes.
 #[derive(Clone, Copy)]

@@ -9,7 +9,7 @@ use hiroba_node::{HomePolicy, Homes, Protocol};
 use hiroba_wire::FabricKind;
 use hiroba_wire::control::{FaultSourceChoice, InjectedFaults, WriteTrackingChoice};
 
-use crate::failure::Failure;
+use hiroba_launch::failure::Failure;
 
 pub(super) fn check_protocol(given: &str) -> Result<Protocol, Failure> {
     let names = Protocol::ALL.map(Protocol::name);

@@ -103,7 +103,7 @@ fn shared_memory_directory() -> Finding {
 }
 
 fn files() -> Finding {
-    match crate::run::limits::check_memory_files() {
+    match hiroba_launch::run::limits::check_memory_files() {
         Ok(()) => Finding::good("memory files", "memfd_create works"),
         Err(failure) => Finding::lacking(
             "memory files",

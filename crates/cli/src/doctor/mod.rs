@@ -9,9 +9,9 @@ mod tools;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use crate::columns;
-use crate::failure::STATUS_HIROBA;
-use crate::silence::Meanwhile;
+use hiroba_launch::columns;
+use hiroba_launch::failure::STATUS_HIROBA;
+use hiroba_launch::silence::Meanwhile;
 
 /// The rating of one thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,7 +127,7 @@ fn render(headline: &str, sections: &[(&str, Vec<Finding>)]) -> String {
         (0, 0) => "Nothing is lacking.".to_owned(),
         (lacking, 0) => format!("Jobs run here; {lacking} of {} things could be better.", findings().count()),
         (_, fatal) => {
-            let things = crate::quantities::counted(&fatal.to_string(), "thing", "things");
+            let things = hiroba_launch::quantities::counted(&fatal.to_string(), "thing", "things");
             format!("Jobs of several nodes do not run here: {things} must be fixed first.")
         }
     };

@@ -30,7 +30,7 @@ fn loopback() -> Finding {
         Ok(_) => Finding::good("loopback", "up"),
         Err(error) => Finding::lacking(
             "loopback",
-            crate::failure::system_words(&error),
+            hiroba_launch::failure::system_words(&error),
             "fabrics udp and tcp on one machine",
             "'ip link set lo up', or use --fabric shm",
         ),

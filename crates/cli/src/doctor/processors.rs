@@ -3,8 +3,8 @@
 use std::fs::OpenOptions;
 
 use super::{Finding, kernel_file};
-use crate::failure::system_words;
-use crate::run::processors::LATENCY_FILE;
+use hiroba_launch::failure::system_words;
+use hiroba_launch::run::processors::LATENCY_FILE;
 
 pub(super) fn examine() -> Vec<Finding> {
     vec![count(), idle_states(), latency_wish(), priority(), comparison(), governor()]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rustix::fs::Access;
 
 use super::Finding;
-use crate::compiler::{self, Language};
+use hiroba_launch::compiler::{self, Language};
 
 pub(super) fn examine() -> Vec<Finding> {
     let compilers = [

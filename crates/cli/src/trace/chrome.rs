@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{each_record, unreadable, warn_of_ending};
-use crate::failure::Failure;
+use hiroba_launch::failure::Failure;
 
 /// The least time between two changes of a node's counter of bytes.
 const COUNTER_EVERY_NS: u64 = 1_000_000;

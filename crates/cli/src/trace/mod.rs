@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use hiroba_base::NodeId;
 use hiroba_trace::{Ending, Record, Trace, TraceError};
 
-use crate::columns;
-use crate::failure::{Failure, STATUS_HIROBA, say};
-use crate::output_file::{OutputFile, Purpose};
-use crate::silence::Meanwhile;
+use hiroba_launch::columns;
+use hiroba_launch::failure::{Failure, STATUS_HIROBA, say};
+use hiroba_launch::output_file::{OutputFile, Purpose};
+use hiroba_launch::silence::Meanwhile;
 
 /// The subcommands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +71,10 @@ fn export(trace: &Trace, output: &Path) -> Result<(), Failure> {
 
 /// Passes all records of a node to `take`, in order, and prints a message if the trace is cut off.
 fn each_record(trace: &Trace, node: NodeId, mut take: impl FnMut(Record)) -> Result<Ending, Failure> {
-    let in_context = |error: TraceError| unreadable(&error).about_node(node);
+    let in_context = |error: TraceError| {
+        let failure = unreadable(&error);
+        Failure { sentence: format!("node {node}: {}", failure.sentence), ..failure }
+    };
     let mut reader = match trace.node(node) {
         Err(TraceError::Empty) => return Ok(Ending::CutOff { at_byte: 0 }),
         reader => reader.map_err(in_context)?,
@@ -80,12 +83,6 @@ fn each_record(trace: &Trace, node: NodeId, mut take: impl FnMut(Record)) -> Res
         take(record.map_err(in_context)?);
     }
     Ok(reader.ending().unwrap_or(Ending::Complete))
-}
-
-impl Failure {
-    fn about_node(self, node: NodeId) -> Failure {
-        Failure { sentence: format!("node {node}: {}", self.sentence), ..self }
-    }
 }
 
 fn warn_of_ending(node: NodeId, ending: Ending) {

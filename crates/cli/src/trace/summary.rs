@@ -7,8 +7,8 @@ use hiroba_base::{NodeId, printable};
 use hiroba_trace::{Activity, Ending, Event, Trace};
 
 use super::{each_record, warn_of_ending};
-use crate::failure::Failure;
-use crate::quantities::counted;
+use hiroba_launch::failure::Failure;
+use hiroba_launch::quantities::counted;
 
 /// The number of nodes above which all nodes are shown in one column.
 const COLUMNS_MAX: u16 = 8;

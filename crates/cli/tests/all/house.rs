@@ -19,22 +19,26 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("trace", &["base"]),
     ("paging", &["base"]),
     ("node", &["base", "wire", "protocol", "fabric", "memory", "ports", "trace", "paging"]),
-    ("check", &["base", "wire", "protocol", "fabric", "trace", "ports"]),
-    // Interfaces translate: the C interface calls the node; the command line tries what nodes will need,
-    // starts them, and builds the C interface's library.
+    ("judge", &["base", "wire", "protocol", "trace"]),
+    ("check", &["base", "wire", "protocol", "fabric", "trace", "ports", "judge"]),
+    // Interfaces translate: the C interface calls the node.
     ("capi", &["base", "wire", "node", "trace", "ports"]),
-    // To measure comparisons and diffs of pages by themselves the command line calls the memory and the
-    // protocol room directly. It checks traced runs, runs the checker's programs, and runs the model of a
-    // paper. Its tests name the protocol's ways.
     ("patch", &[]),
     ("pthread", &["patch"]),
     ("schedule", &[]),
     ("openmp", &["schedule"]),
+    // The launcher tries what nodes will need.
+    ("launch", &["base", "wire", "trace", "node"]),
+    // To measure comparisons and diffs of pages by themselves, it calls the memory and the protocol room
+    // directly. It runs the model of a paper.
+    ("measure", &["base", "wire", "trace", "node", "launch", "memory", "protocol", "paging"]),
+    // The command line checks traced runs, runs the judges' programs, names policies, and builds the
+    // libraries of programs. Only its tests use the simulator and name the protocol's ways.
     (
         "cli",
         &[
-            "base", "wire", "memory", "node", "trace", "capi", "pthread", "openmp", "check", "protocol",
-            "paging",
+            "base", "wire", "trace", "memory", "paging", "node", "capi", "pthread", "openmp", "judge",
+            "launch", "measure", "check", "protocol",
         ],
     ),
 ];
@@ -110,6 +114,8 @@ fn lower_storeys_never_know_upper_ones() {
         for dependency in package["dependencies"].as_array().expect("dependencies") {
             let Some(used) = text(dependency, "name").strip_prefix("hiroba-") else { continue };
             assert!(may_use.contains(&used), "`{room}` uses `{used}`, which its storey does not allow");
+            let is_for_tests = text(dependency, "kind") == "dev";
+            assert!(used != "check" || is_for_tests, "`{room}` has the simulator built for the program");
         }
     }
     assert_eq!(rooms, MAY_USE.len(), "every room is built");
