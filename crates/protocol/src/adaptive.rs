@@ -25,7 +25,8 @@
 //! | read in equal steps | faults at equal distances | windows of pages are fetched ahead | `anticipation/streams.rs` |
 //!
 //! Each of these is trusted only while it proves right: a move doubles the threshold for the next move of the
-//! page, and a page that comes unrequested is put on trial from time to time.
+//! page, a page that its home and another node have both written in one period stays for some periods, and a
+//! page that comes unrequested is put on trial from time to time.
 //!
 //! Why this is correct: none of this changes what a node may read or when. All nodes agree on the moves of
 //! homes (`moves.rs` and `moves/claims.rs` argue why that is correct). A page that is fetched early is

@@ -14,7 +14,6 @@
 //! seen, and it invalidates them. A later fault fetches the whole page from the home, which waits until every
 //! interval that the faulting node's notices name has reached it. No node ever asks a writer for a diff, and
 //! a diff lives no longer than the message that carries it.
-//! live no longer than the message that carries them.
 //!
 //! The states of a page on one node, with the names of [`State`]. *Valid*: the copy has all changes that
 //! notices name.
@@ -551,7 +550,8 @@ impl Hlrc {
             site.out.push(Effect::Apply { page: page_id, runs: runs.to_vec() });
         }
         site.tell(|| Some(Fact::Applied { page: page_id, writer, seq, bytes: runs.len() as u32 }));
-        self.moves.modified(site, page_id, writer, runs.len());
+        let own = self.pages.or_default(page_id).version.get(site.me);
+        self.moves.modified(site, page_id, writer, runs.len(), own);
     }
 
     fn serve_pending(&mut self, site: &mut Site, page_id: PageId) {
@@ -692,11 +692,18 @@ impl Hlrc {
 impl Hlrc {
     /// Handles a notice. Clean, dirty → absent, invalidated; a home page → home, diffs missing, until they
     /// come.
-    fn note_needed(&mut self, writer: NodeId, seq: IntervalSeq, page_id: PageId, voided: &mut PageSet) {
+    fn note_needed(
+        &mut self,
+        site: &Site,
+        writer: NodeId,
+        seq: IntervalSeq,
+        page_id: PageId,
+        voided: &mut PageSet,
+    ) {
         let page = self.pages.or_default(page_id);
         if page.version.get(writer) < seq {
             page.needed.advance(writer, seq);
-            self.moves.noticed(page_id);
+            self.moves.noticed(page_id, page.version.get(site.me));
             self.void(page_id, voided);
         }
     }
@@ -902,13 +909,13 @@ impl Coherence for Hlrc {
 
     fn handle_notice(
         &mut self,
-        _site: &mut Site,
+        site: &mut Site,
         writer: NodeId,
         seq: IntervalSeq,
         page: PageId,
         voided: &mut PageSet,
     ) {
-        self.note_needed(writer, seq, page, voided);
+        self.note_needed(site, writer, seq, page, voided);
     }
 
     fn end_invalidation(&mut self, site: &mut Site) {
@@ -917,6 +924,7 @@ impl Coherence for Hlrc {
 
     fn handle_meeting(&mut self, site: &mut Site, all_have_seen: &VectorTimestamp) {
         self.anticipation.meet(all_have_seen.get(site.me));
+        self.moves.meet(all_have_seen.get(site.me));
         self.reclaim_exclusive_pages(site, all_have_seen);
     }
 

@@ -7,6 +7,7 @@ use hiroba_base::{NodeId, PageId, PageRange, PageSet};
 use hiroba_wire::Placement;
 use rustc_hash::FxHashMap;
 
+pub(crate) use self::choice::CONTENDED_PERIODS;
 pub use self::choice::{HomeChoice, HomePolicy, HomeUse, MoveThreshold};
 
 /// The homes of all allocated pages: a rule for each region, not an entry for each page, so that large

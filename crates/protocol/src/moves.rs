@@ -209,9 +209,20 @@ impl Moves {
         self.choice.note_fetched(page, node);
     }
 
-    /// Notes that `writer` has changed `bytes` bytes of the page.
-    pub(crate) fn modified(&mut self, site: &Site, page: PageId, writer: NodeId, bytes: usize) {
+    /// Notes that `writer` has changed `bytes` bytes of the page, which this node has written last in interval
+    /// `own`.
+    pub(crate) fn modified(
+        &mut self,
+        site: &Site,
+        page: PageId,
+        writer: NodeId,
+        bytes: usize,
+        own: IntervalSeq,
+    ) {
         self.choice.note_modified(page, writer, bytes);
+        if self.claims.has_just_written(own) {
+            self.written_here(site, page);
+        }
         // The page may have come to the writer with others before any thread touched it.
         self.touched(site, page, writer);
     }

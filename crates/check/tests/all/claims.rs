@@ -149,6 +149,38 @@ fn a_page_that_several_write_is_claimed_in_vain_once() {
     }
 }
 
+/// The page's home and another node write it in every other phase; the other node alone writes it in the
+/// phases between.
+fn sometimes_alone(phases: u64) -> Program {
+    let script = |me: u64| {
+        let phase = |phase: u64| {
+            let written =
+                (me == 1 || phase % 2 == 0).then(|| store(Address::word(0, me as u32), phase + 100 * me));
+            written.into_iter().chain([barrier()])
+        };
+        let code = (0..phases).flat_map(phase);
+        code.chain((0..2).flat_map(|word| [load(Address::word(0, word), 0), add_register(1, 0)])).collect()
+    };
+    Program::on(2, 0, in_teams((0..2).map(script))).with_regions(page_on_node_0())
+}
+
+#[test]
+fn a_contended_page_stays_where_one_node_sometimes_writes_it_alone() {
+    const PHASES: u64 = 40;
+    for under in Under::all() {
+        for seed in 0..60 {
+            let ended = under.kept(&sometimes_alone(PHASES), seed);
+            for thread in 0..2 {
+                let read = ended.register(thread, 1);
+                assert_eq!(read, PHASES - 2 + PHASES - 1 + 100, "{under:?}, seed {seed}, thread {thread}");
+            }
+            // A home whose pages are fetched by messages sends no notice of what it wrote before.
+            let most = if under.tracking == WriteTracking::Async && !under.one_sided { 2 } else { 0 };
+            assert!(moves(&ended) <= most, "{under:?}, seed {seed}: {} moves", moves(&ended));
+        }
+    }
+}
+
 /// Two nodes write a page in turn.
 fn alternating(phases: u64) -> Program {
     let script = |me: u64| {

@@ -73,7 +73,14 @@ pub struct HomeUse {
     favourite: Option<(NodeId, u32)>,
     /// The number of periods in succession in which no node modified it.
     idle: u32,
+    /// The number of further periods in which it counts as contended.
+    contended: u32,
 }
+
+/// The number of periods in which a page stays contended, and where it is, after its home and another node
+/// have both written it in one period. It is more than one because programs write parts of a page in different
+/// phases.
+pub(crate) const CONTENDED_PERIODS: u32 = 16;
 
 /// The number of periods without a modification after which a page's counts are discarded. It is more than
 /// one because programs have several barriers a step.
@@ -90,7 +97,7 @@ impl HomeUse {
 
     /// Returns true if any use has been noted lately.
     pub fn is_in_use(&self) -> bool {
-        !self.amounts.is_empty() || self.favourite.is_some()
+        !self.amounts.is_empty() || self.favourite.is_some() || self.contended > 0
     }
 
     /// Returns the node that has more than half of the total.
@@ -104,18 +111,26 @@ impl HomeUse {
     pub fn end_period(&mut self, me: NodeId, moves: u32, threshold: &MoveThreshold) -> Option<NodeId> {
         if self.amounts.is_empty() {
             self.idle = self.idle.saturating_add(1);
-            self.favourite = self.favourite.filter(|_| self.idle < IDLE_PERIODS_MAX);
+            if self.idle >= IDLE_PERIODS_MAX {
+                (self.favourite, self.contended) = (None, 0);
+            }
             return None;
         }
         self.idle = 0;
         let leader = self.leader().map(|(node, _)| node).filter(|node| *node != me);
+        let is_written_here = self.amounts.len() > 1 && self.amounts.iter().any(|(node, _)| *node == me);
+        self.contended = match leader {
+            None if is_written_here => CONTENDED_PERIODS,
+            _ => self.contended.saturating_sub(1),
+        };
         self.amounts.clear();
         self.favourite = leader.map(|leader| match self.favourite {
             Some((node, periods)) if node == leader => (node, periods.saturating_add(1)),
             _ => (leader, 1),
         });
         let (node, periods) = self.favourite?;
-        (periods >= threshold.periods << moves.min(threshold.doublings_max)).then_some(node)
+        let moves = moves.min(threshold.doublings_max);
+        (self.contended == 0 && periods >= threshold.periods << moves).then_some(node)
     }
 
     /// Returns the node that should be the home, if not this one, of a page on which faults were noted and
@@ -290,6 +305,24 @@ mod tests {
         assert_eq!(period(&[(other, 30)], 1), Some(other));
         assert_eq!(period(&[(home, 30)], 0), None);
         assert_eq!(period(&[], 0), None);
+    }
+
+    #[test]
+    fn a_page_that_its_home_writes_too_stays_for_some_periods() {
+        let (home, other) = (NodeId(0), NodeId(1));
+        let mut used = HomeUse::default();
+        let mut period = |amounts: &[(NodeId, u64)]| {
+            amounts.iter().for_each(|(node, amount)| used.note(*node, *amount));
+            used.end_period(home, 0, &MoveThreshold::default())
+        };
+        for _ in 0..3 {
+            assert_eq!(period(&[(other, 30), (home, 4096)]), None);
+            (1..CONTENDED_PERIODS).for_each(|_| assert_eq!(period(&[(other, 30)]), None, "it is contended"));
+        }
+        assert_eq!(period(&[(other, 30)]), Some(other), "its home has not written it for long enough");
+        assert_eq!(period(&[(other, 30), (home, 4096)]), None);
+        (0..IDLE_PERIODS_MAX).for_each(|_| assert_eq!(period(&[]), None));
+        assert_eq!((period(&[(other, 30)]), period(&[(other, 30)])), (None, Some(other)), "it begins anew");
     }
 
     #[test]

@@ -31,8 +31,9 @@
 //!
 //! Three kinds of pages are not claimed: pages that had not been written before, since the node that
 //! initialises a page need not be the one that uses it; pages with atomic words, which always stay at their
-//! homes, and of which the homes inform all nodes; and, for twice as many periods each time, pages that were
-//! claimed in vain or move again and again.
+//! homes, and of which the homes inform all nodes; and, for some periods, pages that another node has written
+//! in the same period, that were claimed in vain, or that move again and again. The last two wait twice as
+//! many periods each time.
 
 use std::collections::BTreeMap;
 
@@ -43,6 +44,7 @@ use rustc_hash::FxHashMap;
 use super::{Moves, Pages};
 use crate::batches::Flush;
 use crate::coherence::{AfterRelease, PageMove, Site};
+use crate::home::CONTENDED_PERIODS;
 
 /// The maximum number of bytes of diffs that are withheld at one collective. Further diffs go to their homes.
 const WITHHELD_BYTES_MAX: usize = 8 << 20;
@@ -66,6 +68,8 @@ pub(super) struct Claims {
     backoff: FxHashMap<PageId, Backoff>,
     /// The number of times that pages have moved because they were claimed, by any node.
     granted: FxHashMap<PageId, u32>,
+    /// This node's latest interval that all nodes had seen at the last collective.
+    seen_by_all: IntervalSeq,
     /// Pages that their homes always keep.
     kept: PageSet,
     /// Pages homed here of which the other nodes must still be told that they are always kept.
@@ -95,9 +99,18 @@ impl Claims {
         self.is_on
     }
 
-    /// Handles a notice that another node has written the page.
-    fn note_other_writer(&mut self, page: PageId) {
-        if let Some(backoff) = self.backoff.get_mut(&page) {
+    /// Returns true if this node has ended interval `own` since the last collective.
+    pub(super) fn has_just_written(&self, own: IntervalSeq) -> bool {
+        own > self.seen_by_all
+    }
+
+    /// Handles a notice that another node has written the page, which this node has written last in interval
+    /// `own`. A page that both have written between two collectives is contended.
+    fn note_other_writer(&mut self, page: PageId, own: IntervalSeq) {
+        if self.is_on && self.has_just_written(own) {
+            let needs = self.backoff.get(&page).map_or(0, |backoff| backoff.needs);
+            self.backoff.insert(page, Backoff { periods: 0, needs: needs.max(CONTENDED_PERIODS) });
+        } else if let Some(backoff) = self.backoff.get_mut(&page) {
             backoff.periods = 0;
         }
     }
@@ -196,9 +209,15 @@ impl Moves {
         self.claims.are_on()
     }
 
-    /// Handles a notice that another node has written the page.
-    pub(crate) fn noticed(&mut self, page: PageId) {
-        self.claims.note_other_writer(page);
+    /// Handles a notice that another node has written the page, which this node has written last in interval
+    /// `own`.
+    pub(crate) fn noticed(&mut self, page: PageId, own: IntervalSeq) {
+        self.claims.note_other_writer(page, own);
+    }
+
+    /// Notes that all nodes have seen this node's intervals through `seen_by_all`: they have met.
+    pub(crate) fn meet(&mut self, seen_by_all: IntervalSeq) {
+        self.claims.seen_by_all = seen_by_all;
     }
 
     /// Notes that threads operate on a word of a page that is homed here.
@@ -323,19 +342,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_that_is_claimed_in_vain_or_moves_again_and_again_takes_twice_as_many_periods_each_time() {
+    fn a_page_that_is_claimed_in_vain_or_contended_or_moves_often_takes_more_periods() {
         let page = PageId(3);
         let mut claims = Claims::default();
         assert!(claims.is_due(page), "the first period suffices");
         claims.note_refusal(page);
         assert!(!claims.is_due(page));
-        claims.note_other_writer(page);
+        claims.note_other_writer(page, 0);
         assert!(!claims.is_due(page), "it begins anew");
         assert!(claims.is_due(page));
         claims.note_refusal(page);
         assert_eq!((0..4).map(|_| claims.is_due(page)).collect::<Vec<_>>(), [false, false, false, true]);
         (0..20).for_each(|_| claims.note_refusal(page));
         assert_eq!(claims.backoff[&page].needs, PERIODS_MAX, "but not for ever");
+
+        let shared = PageId(5);
+        claims.is_on = true;
+        claims.seen_by_all = 6;
+        claims.note_other_writer(shared, 6);
+        assert!(claims.is_due(shared), "this node wrote it before the last collective");
+        claims.note_other_writer(shared, 7);
+        let periods = (1..).find(|_| claims.is_due(shared));
+        assert_eq!(periods, Some(CONTENDED_PERIODS), "both wrote it since");
 
         let other = PageId(4);
         for (granted, needs) in [(0, 1), (1, 1), (2, 2), (3, 4), (40, PERIODS_MAX)] {
