@@ -209,8 +209,8 @@ impl Moves {
         self.choice.note_fetched(page, node);
     }
 
-    /// Notes that `writer` has changed `bytes` bytes of the page, which this node has written last in interval
-    /// `own`.
+    /// Notes that `writer` has changed `bytes` bytes of the page, which this node has written last in
+    /// interval `own`.
     pub(crate) fn modified(
         &mut self,
         site: &Site,

@@ -154,8 +154,8 @@ fn a_page_that_several_write_is_claimed_in_vain_once() {
 fn sometimes_alone(phases: u64) -> Program {
     let script = |me: u64| {
         let phase = |phase: u64| {
-            let written =
-                (me == 1 || phase % 2 == 0).then(|| store(Address::word(0, me as u32), phase + 100 * me));
+            let written = (me == 1 || phase.is_multiple_of(2))
+                .then(|| store(Address::word(0, me as u32), phase + 100 * me));
             written.into_iter().chain([barrier()])
         };
         let code = (0..phases).flat_map(phase);

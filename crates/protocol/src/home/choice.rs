@@ -78,8 +78,8 @@ pub struct HomeUse {
 }
 
 /// The number of periods in which a page stays contended, and where it is, after its home and another node
-/// have both written it in one period. It is more than one because programs write parts of a page in different
-/// phases.
+/// have both written it in one period. It is more than one because programs write parts of a page in
+/// different phases.
 pub(crate) const CONTENDED_PERIODS: u32 = 16;
 
 /// The number of periods without a modification after which a page's counts are discarded. It is more than
