@@ -3,7 +3,6 @@
 //! Every message is an enum variant encoded by [postcard](https://postcard.jamesmunns.com/wire-format.html)
 //! (a variant number, then fields as varints and length-prefixed bytes). Decoding invalid bytes returns a
 //! [`WireError`], never panics, and never allocates more than the bytes that arrived.
-//! [`WireError`], never a panic, and never allocates more than the bytes that came.
 
 pub mod agent;
 mod collective;
