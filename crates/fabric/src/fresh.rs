@@ -13,7 +13,7 @@ const BYTES_MIN: usize = 16 << 10;
 const PAGES_LOOKED_AT: usize = 256;
 
 /// Populates memory that nothing uses yet, if most of its pages are missing. An allocator may return pages
-/// that it had kept; to populate those would only take time.
+/// that it had kept; populating those would only take time.
 pub fn populate(memory: &mut [MaybeUninit<u8>]) {
     let whole_pages = whole_pages(memory);
     if whole_pages.len() >= BYTES_MIN && is_mostly_missing(whole_pages) {

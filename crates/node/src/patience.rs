@@ -177,8 +177,9 @@ impl Vigil<'_> {
         if took >= OFFER_USED {
             self.patience.computing.note(self.offered);
         }
-        // A thread that answers this one takes the core for a moment.
-        if took >= if self.yields_often { OFFER_USED } else { OFFER_TAKEN } {
+        // A thread that answers this one takes the core for a moment, and is no crowd.
+        let taken = if self.yields_often { OFFER_USED } else { OFFER_TAKEN };
+        if took >= taken {
             self.patience.crowded.note(self.offered);
             self.quiet = QUIET_IN_A_CROWD;
         }

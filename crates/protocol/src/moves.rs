@@ -145,6 +145,8 @@ pub(crate) struct Moves {
     coming: ComingPages,
     /// Pages that have moved and have not been fetched from their new homes yet.
     unfetched: PageSet,
+    /// This node's latest interval that all nodes had seen at the last collective.
+    seen_by_all: IntervalSeq,
 }
 
 /// The actions of the protocol after all nodes have agreed on moves, in this order.
@@ -220,7 +222,8 @@ impl Moves {
         own: IntervalSeq,
     ) {
         self.choice.note_modified(page, writer, bytes);
-        if self.claims.has_just_written(own) {
+        // The home's choice counts this node's own writes only of pages that it has an account of.
+        if self.has_just_ended(own) {
             self.written_here(site, page);
         }
         // The page may have come to the writer with others before any thread touched it.
@@ -232,6 +235,25 @@ impl Moves {
         if self.are_on(site) {
             self.choice.note_written_here(page, site.me, site.page_bytes(page));
         }
+    }
+}
+
+/// Contended pages.
+impl Moves {
+    /// Notes that all nodes have seen this node's intervals through `seen_by_all`: they have met.
+    pub(crate) fn meet(&mut self, seen_by_all: IntervalSeq) {
+        self.seen_by_all = seen_by_all;
+    }
+
+    /// Handles a notice that another node has written the page, which this node has written last in interval
+    /// `own`. If both have written it since the last collective, it is contended.
+    pub(crate) fn noticed(&mut self, page: PageId, own: IntervalSeq) {
+        self.claims.note_other_writer(page, self.has_just_ended(own));
+    }
+
+    /// Returns true if this node has ended interval `own` since the last collective.
+    fn has_just_ended(&self, own: IntervalSeq) -> bool {
+        own > self.seen_by_all
     }
 }
 

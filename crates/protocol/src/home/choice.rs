@@ -77,9 +77,8 @@ pub struct HomeUse {
     contended: u32,
 }
 
-/// The number of periods in which a page stays contended, and where it is, after its home and another node
-/// have both written it in one period. It is more than one because programs write parts of a page in
-/// different phases.
+/// The number of periods in which a page counts as contended after two nodes have written it in one period.
+/// It is more than one because a program may write a page on one node only in some phases of each step.
 pub(crate) const CONTENDED_PERIODS: u32 = 16;
 
 /// The number of periods without a modification after which a page's counts are discarded. It is more than

@@ -68,8 +68,6 @@ pub(super) struct Claims {
     backoff: FxHashMap<PageId, Backoff>,
     /// The number of times that pages have moved because they were claimed, by any node.
     granted: FxHashMap<PageId, u32>,
-    /// This node's latest interval that all nodes had seen at the last collective.
-    seen_by_all: IntervalSeq,
     /// Pages that their homes always keep.
     kept: PageSet,
     /// Pages homed here of which the other nodes must still be told that they are always kept.
@@ -99,15 +97,10 @@ impl Claims {
         self.is_on
     }
 
-    /// Returns true if this node has ended interval `own` since the last collective.
-    pub(super) fn has_just_written(&self, own: IntervalSeq) -> bool {
-        own > self.seen_by_all
-    }
-
-    /// Handles a notice that another node has written the page, which this node has written last in interval
-    /// `own`. A page that both have written between two collectives is contended.
-    fn note_other_writer(&mut self, page: PageId, own: IntervalSeq) {
-        if self.is_on && self.has_just_written(own) {
+    /// Handles a notice that another node has written the page. `is_contended`: this node has written it
+    /// since the last collective, too.
+    pub(super) fn note_other_writer(&mut self, page: PageId, is_contended: bool) {
+        if self.is_on && is_contended {
             let needs = self.backoff.get(&page).map_or(0, |backoff| backoff.needs);
             self.backoff.insert(page, Backoff { periods: 0, needs: needs.max(CONTENDED_PERIODS) });
         } else if let Some(backoff) = self.backoff.get_mut(&page) {
@@ -207,17 +200,6 @@ impl Moves {
     /// Returns true if nodes claim pages.
     pub(crate) fn claims_pages(&self) -> bool {
         self.claims.are_on()
-    }
-
-    /// Handles a notice that another node has written the page, which this node has written last in interval
-    /// `own`.
-    pub(crate) fn noticed(&mut self, page: PageId, own: IntervalSeq) {
-        self.claims.note_other_writer(page, own);
-    }
-
-    /// Notes that all nodes have seen this node's intervals through `seen_by_all`: they have met.
-    pub(crate) fn meet(&mut self, seen_by_all: IntervalSeq) {
-        self.claims.seen_by_all = seen_by_all;
     }
 
     /// Notes that threads operate on a word of a page that is homed here.
@@ -348,7 +330,7 @@ mod tests {
         assert!(claims.is_due(page), "the first period suffices");
         claims.note_refusal(page);
         assert!(!claims.is_due(page));
-        claims.note_other_writer(page, 0);
+        claims.note_other_writer(page, false);
         assert!(!claims.is_due(page), "it begins anew");
         assert!(claims.is_due(page));
         claims.note_refusal(page);
@@ -358,12 +340,11 @@ mod tests {
 
         let shared = PageId(5);
         claims.is_on = true;
-        claims.seen_by_all = 6;
-        claims.note_other_writer(shared, 6);
-        assert!(claims.is_due(shared), "this node wrote it before the last collective");
-        claims.note_other_writer(shared, 7);
+        claims.note_other_writer(shared, false);
+        assert!(claims.is_due(shared), "this node wrote it in another period");
+        claims.note_other_writer(shared, true);
         let periods = (1..).find(|_| claims.is_due(shared));
-        assert_eq!(periods, Some(CONTENDED_PERIODS), "both wrote it since");
+        assert_eq!(periods, Some(CONTENDED_PERIODS), "both wrote it in one period");
 
         let other = PageId(4);
         for (granted, needs) in [(0, 1), (1, 1), (2, 2), (3, 4), (40, PERIODS_MAX)] {
