@@ -105,6 +105,7 @@ fn moving(moves: &[HomeMoves]) -> String {
             MoveKind::Claimed => format!(", {pages} claimed by node {to}"),
             MoveKind::Kept if moves.pages.is_empty() => format!(", node {to} gives nothing"),
             MoveKind::Kept => format!(", {pages} kept by node {to}"),
+            MoveKind::Coming => format!(", {pages} on the way to node {to}"),
         }
     });
     each.collect()

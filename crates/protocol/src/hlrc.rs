@@ -478,9 +478,7 @@ impl Hlrc {
                 let got = format!("one of interval {seq} behind interval {held}");
                 return Err(unexpected(Expected::DiffsInOrder, got));
             }
-            // The writer names a page again only to mark the interval's last diff.
-            let says_nothing = held == seq && runs.is_empty();
-            if !says_nothing && !self.moves.keeps_diff(diff, writer, seq, false) {
+            if !self.is_mark(page_id, writer, seq, runs) && !self.moves.keeps_diff(diff, writer, seq, false) {
                 self.apply_diff(site, page_id, writer, seq, runs);
                 self.serve_pending(site, page_id);
             }
@@ -489,6 +487,11 @@ impl Hlrc {
             self.publish(site, writer, seq);
         }
         Ok(())
+    }
+
+    /// Returns true if a diff only marks the last one of its interval: its writer names a page again.
+    fn is_mark(&self, page_id: PageId, writer: NodeId, seq: IntervalSeq, runs: &[u8]) -> bool {
+        runs.is_empty() && self.pages.get(&page_id).is_some_and(|page| page.version.get(writer) == seq)
     }
 
     /// Has the host prepare frames for pages that these diffs fill for the first time.

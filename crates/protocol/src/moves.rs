@@ -193,7 +193,8 @@ impl Moves {
         self.unfetched.contains(page)
     }
 
-    /// Notes that a page was fetched by message.
+    /// Notes that the page's home has sent it by message, so that its content is there. An answer of its last
+    /// home, which may come after the move, does not show that.
     pub(crate) fn came(&mut self, page: PageId) {
         self.unfetched.remove(page);
     }

@@ -29,6 +29,8 @@ pub enum MoveKind {
     /// Their home keeps them for good: no node may claim them. An empty set: it gives nothing away at this
     /// collective.
     Kept,
+    /// They are still on their way to this home from earlier moves, so no node may claim them.
+    Coming,
 }
 
 /// Pages of which a node holds the same version.
@@ -69,7 +71,8 @@ impl Limits {
             self.pages("page ranges of a move", moved)?;
             pages = pages.saturating_add(moved.len());
         }
-        Self::within_moves(pages, MOVES_PER_HOME_MAX * u64::from(self.nodes))
+        // Those of this collective, and those that are on their way from earlier ones.
+        Self::within_moves(pages, 2 * MOVES_PER_HOME_MAX * u64::from(self.nodes))
     }
 
     pub(crate) fn held(&self, held: &[PagesHeld]) -> Result<(), WireError> {

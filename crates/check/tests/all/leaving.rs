@@ -9,11 +9,11 @@ use hiroba_check::litmus::catalogue;
 use hiroba_check::mutant::leaving::Mutant;
 use hiroba_check::page_axioms::{self, Rules};
 use hiroba_check::program::script::*;
-use hiroba_check::program::{Address, Program, Script};
+use hiroba_check::program::{Address, Program, Region, Script};
 use hiroba_check::random_program::Shape;
 use hiroba_protocol::adaptive::adaptive;
 use hiroba_protocol::{Consistency, Protocol, WriteTracking};
-use hiroba_wire::Limits;
+use hiroba_wire::{Limits, Placement};
 
 use crate::planted::{at_random, by_litmus, each_is_noticed, shown};
 
@@ -34,11 +34,21 @@ enum Way {
     OneSided,
     /// Homes move to nodes that claim them, and readers order pages.
     Adaptive,
+    /// The same, and nodes read each other's frames.
+    AdaptiveOneSided,
 }
 
 impl Way {
     fn protocol(self) -> Protocol {
-        if self == Way::Adaptive { Protocol::Adaptive } else { Protocol::Hlrc }
+        if matches!(self, Way::Adaptive | Way::AdaptiveOneSided) {
+            Protocol::Adaptive
+        } else {
+            Protocol::Hlrc
+        }
+    }
+
+    fn is_one_sided(self) -> bool {
+        matches!(self, Way::OneSided | Way::AdaptiveOneSided)
     }
 
     /// Under the adaptive protocol everything happens at the first occasion.
@@ -46,8 +56,9 @@ impl Way {
         let mut fixed = hlrc(self == Way::OneSided);
         move |me, limits, tracking| match self {
             Way::Fixed | Way::OneSided => fixed(me, limits, tracking),
-            Way::Adaptive => {
-                let protocol = adaptive([]).moving_after(SOON).ordering_hastily();
+            Way::Adaptive | Way::AdaptiveOneSided => {
+                let reached = NodeId::all(limits.nodes).filter(|node| self.is_one_sided() && *node != me);
+                let protocol = adaptive(reached).moving_after(SOON).ordering_hastily();
                 Consistency::new(me, limits, tracking, Box::new(protocol)).telling()
             }
         }
@@ -61,7 +72,7 @@ fn run(
     way: Way,
     mutant: Option<Mutant>,
 ) -> Result<Ended, String> {
-    let one_sided = way == Way::OneSided;
+    let one_sided = way.is_one_sided();
     let mut options = Options { one_sided, shortages: true, ..Options::seeded(seed, tracking) };
     if let Some(mutant) = mutant {
         options.mutation = mutant.plant();
@@ -90,6 +101,42 @@ fn every_mutant_is_noticed_in(way: Way) {
     for tracking in TRACKINGS {
         let concerned = Mutant::ALL.into_iter().filter(|mutant| mutant.concerns(tracking));
         each_is_noticed(concerned, |mutant| noticed(tracking, way, Some(mutant)));
+    }
+}
+
+/// Nodes write pages in turn, so that these move. Threads outside the teams read and write them meanwhile.
+fn read_while_they_move() -> Program {
+    const PAGES: u64 = 4;
+    const PHASES: u64 = 10;
+    let script = |me: u32| {
+        let phase = |phase: u64| {
+            let mine = (0..PAGES).filter(move |page| (phase / 2 + page) % 3 == u64::from(me));
+            let store = move |page| store(Address::word(page, me), phase + 1);
+            mine.map(store).chain([barrier()])
+        };
+        Script::team(me as u16, (0..PHASES).flat_map(phase).collect())
+    };
+    let outside = |node: u16| {
+        let pass = |round: u64| {
+            let own = Address::word(round % PAGES, 4 + u32::from(node));
+            [lock(0), load(own, 0), add_register(1, 0), store(own, round), unlock(0)]
+        };
+        Script::foreign(node, (0..24).flat_map(pass).collect())
+    };
+    let scripts = (0..3).map(script).chain([outside(0), outside(1), outside(2)]);
+    let regions = (0..PAGES).map(|page| Region::new(page, 1, 1, Placement::On(NodeId(1))));
+    Program::on(3, 1, scripts.collect()).with_regions(regions.collect())
+}
+
+/// Among these seeds are some in which a page is claimed while it is still on its way to its home, and some
+/// in which the last message of an interval comes before the page that it names.
+#[test]
+fn pages_that_move_may_leave_and_be_read_meanwhile() {
+    for tracking in TRACKINGS {
+        for seed in 0..2500 {
+            let ended = run(&read_while_they_move(), seed, tracking, Way::AdaptiveOneSided, None);
+            assert!(ended.is_ok(), "{tracking:?}, seed {seed}: {:?}", ended.err());
+        }
     }
 }
 

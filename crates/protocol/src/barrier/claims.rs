@@ -2,7 +2,8 @@
 //! since the last collective.
 //!
 //! A node that has written a page whose home is elsewhere may claim the page with its arrival. It gets the
-//! page if no other node has written it, nor claims it, nor is given it, and if its home does not keep it.
+//! page if no other node has written it, nor claims it, nor is given it, if its home does not keep it, and if
+//! the page is not on its way to a home: until it has come there, its next home cannot give it away.
 //! The departure names granted claims alone, so all nodes decide alike.
 
 use std::collections::BTreeSet;
@@ -24,7 +25,8 @@ pub(super) fn settle(
         return moves;
     }
     let granted = granted(&moves, arrivals, homes);
-    let agreed = moves.into_iter().map(|HomeMoves { to, pages, kind }| {
+    let proposed = moves.into_iter().filter(|moved| moved.kind != MoveKind::Coming);
+    let agreed = proposed.map(|HomeMoves { to, pages, kind }| {
         let is_agreed = |page: &PageId| kind != MoveKind::Claimed || granted.contains(page);
         HomeMoves { to, pages: pages.iter().filter(is_agreed).collect(), kind }
     });
@@ -42,7 +44,7 @@ fn granted(moves: &[HomeMoves], arrivals: &[(NodeId, Arrival)], homes: &HomeMap)
                 refused.extend(pages.iter().filter(twice).collect::<Vec<_>>());
             }
             MoveKind::Kept if pages.is_empty() => _ = busy.insert(*to),
-            MoveKind::Given | MoveKind::Kept => refused.extend(pages.iter()),
+            MoveKind::Given | MoveKind::Kept | MoveKind::Coming => refused.extend(pages.iter()),
         }
     }
     let notices = arrivals.iter().flat_map(|(_, arrival)| &arrival.knowledge.notices);
@@ -84,13 +86,14 @@ mod tests {
         let mut homes = HomeMap::new(3);
         homes.add(PageRange { first: PageId(0), count: 8 }, 1, Placement::On(NodeId(0)));
         homes.add(PageRange { first: PageId(8), count: 2 }, 1, Placement::On(NodeId(2)));
-        let arrivals = [arrival(0, &[5]), arrival(1, &[0, 1, 2, 3, 4, 5, 8]), arrival(2, &[1, 6])];
+        let arrivals = [arrival(0, &[5]), arrival(1, &[0, 1, 2, 3, 4, 5, 7, 8]), arrival(2, &[1, 6])];
         let proposed = vec![
-            moving(1, &[0, 1, 2, 3, 4, 5, 8], MoveKind::Claimed),
+            moving(1, &[0, 1, 2, 3, 4, 5, 7, 8], MoveKind::Claimed),
             moving(2, &[2, 6], MoveKind::Claimed),
             moving(2, &[3], MoveKind::Given),
             moving(0, &[4], MoveKind::Kept),
             moving(2, &[], MoveKind::Kept),
+            moving(0, &[7], MoveKind::Coming),
         ];
         let agreed = [
             moving(1, &[0], MoveKind::Claimed),

@@ -277,6 +277,9 @@ impl Hlrc {
                 let got = format!("{page_id} holding {version:?} behind {:?}", page.version);
                 return Err(unexpected(Expected::GrowingVersions, got));
             }
+            if located.home == from {
+                self.moves.came(*page_id);
+            }
             self.take_in(site, &mut taken, Came { page: located, version, content: new, fetch });
         }
         check_all_found(offset, content)?;
@@ -321,7 +324,6 @@ impl Hlrc {
         page.version = version.clone();
         page.needed = VersionVector::new();
         page.valid = true;
-        self.moves.came(located.page);
         self.anticipation.has_come(site, located.page);
         let fetched = u32::from(fetch.demanded);
         Arrived { pages: located.span(), content, fetched, prefetched: 1 - fetched }

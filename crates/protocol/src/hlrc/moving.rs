@@ -285,7 +285,7 @@ impl Hlrc {
         for QueuedDiff { writer, seq, runs, is_early } in diffs {
             if is_early {
                 self.apply_early(site, page_id, writer, seq, &runs);
-            } else {
+            } else if !self.is_mark(page_id, writer, seq, &runs) {
                 self.apply_diff(site, page_id, writer, seq, &runs);
             }
         }

@@ -33,7 +33,8 @@
 //! initialises a page need not be the one that uses it; pages with atomic words, which always stay at their
 //! homes, and of which the homes inform all nodes; and, for some periods, pages that another node has written
 //! in the same period, that were claimed in vain, or that move again and again. The last two wait twice as
-//! many periods each time.
+//! many periods each time. The root also refuses claims to pages that are on the way to their homes from
+//! earlier moves: only a node that has a page can give it away.
 
 use std::collections::BTreeMap;
 
@@ -169,8 +170,9 @@ impl Claims {
         self.take(page).map(|withheld| withheld.runs)
     }
 
-    /// Returns the pages that this node claims, and those that it keeps. It arrives at a collective.
-    pub(super) fn proposals(&mut self, site: &Site, is_busy: bool) -> Vec<HomeMoves> {
+    /// Returns the pages that this node claims, those that it keeps, and those that are `coming` here. It
+    /// arrives at a collective.
+    pub(super) fn proposals(&mut self, site: &Site, is_busy: bool, coming: PageSet) -> Vec<HomeMoves> {
         let mut moves = Vec::new();
         if !self.is_on {
             return moves;
@@ -179,7 +181,8 @@ impl Claims {
         let pages: PageSet = self.not_granted().collect();
         let kept: PageSet = self.with_new_words.iter().take(MOVES_PER_HOME_MAX as usize / 4).collect();
         kept.iter().for_each(|page| _ = self.with_new_words.remove(page));
-        for (pages, kind) in [(pages, MoveKind::Claimed), (kept, MoveKind::Kept)] {
+        let each = [(pages, MoveKind::Claimed), (kept, MoveKind::Kept), (coming, MoveKind::Coming)];
+        for (pages, kind) in each {
             if !pages.is_empty() {
                 moves.push(HomeMoves { to: site.me, pages, kind });
             }
@@ -300,7 +303,7 @@ impl Moves {
                     }
                 }
                 MoveKind::Kept => _ = claims.kept.insert(*page),
-                MoveKind::Given => {}
+                MoveKind::Given | MoveKind::Coming => {}
             }
         }
         let refused: Vec<PageId> = claims.not_granted().collect();

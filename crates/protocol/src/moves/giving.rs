@@ -106,7 +106,8 @@ impl Moves {
             return Vec::new();
         }
         let is_free = self.giving.round.is_none();
-        let claimed = self.claims.proposals(site, !is_free);
+        let coming = self.coming.pages.keys().copied().collect();
+        let claimed = self.claims.proposals(site, !is_free, coming);
         // Other nodes may claim the other half.
         let most = if self.claims.are_on() { MOVES_PER_HOME_MAX / 2 } else { MOVES_PER_HOME_MAX };
         let room = if is_free { most } else { 0 };
