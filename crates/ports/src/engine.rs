@@ -1,6 +1,7 @@
 //! The engine: the ports of one node.
 
 mod admitting;
+mod answers;
 mod calls;
 mod circles;
 mod deaths;
