@@ -39,7 +39,7 @@ use self::mapping::Mappings;
 use self::one_sided::Board;
 use self::options::protocol_of;
 pub use self::options::{NetworkChoice, Options};
-use self::ports::Desk;
+use self::ports::{Desk, Post};
 use self::races::RaceWatch;
 pub use self::races::{FoundRace, RaceBug};
 use self::recording::Recorder;
@@ -133,11 +133,7 @@ enum Wait {
         into: Register,
     },
     /// For the port's node to be informed, before a message is posted.
-    Inform {
-        port: u8,
-        value: u64,
-        long: bool,
-    },
+    Inform(Post),
     Post,
     Take {
         into: Register,
@@ -430,6 +426,10 @@ impl<E: Engine> Cluster<E> {
             self.end_a_hold()?;
             return Ok(true);
         }
+        if self.packets_owe() && (idle || self.schedule.chance(1, 8)) {
+            self.inform_for_packets()?;
+            return Ok(true);
+        }
         if idle && self.time_passes()? {
             return Ok(true);
         }
@@ -576,6 +576,7 @@ impl<E: Engine> Cluster<E> {
     }
 
     fn handle(&mut self, from: NodeId, to: NodeId, message: &Message<'_>) -> Result<(), Failure> {
+        let has_passed = self.has_passed(to);
         let node = &mut self.nodes[to.index()];
         let refused = |sentence: String| Failure::Protocol { node: to, from, sentence };
         match message {
@@ -584,7 +585,7 @@ impl<E: Engine> Cluster<E> {
                 return Ok(());
             }
             Message::Ports { bytes } => return self.hear_packet(from, to, bytes),
-            Message::Publish { .. } if !self.mutation.hears_publications() => return Ok(()),
+            Message::Publish { .. } if !self.mutation.hears_publications(has_passed) => return Ok(()),
             Message::Publish { knowledge, .. }
                 if knowledge.epoch > node.collectives && self.mutation.keeps_back() =>
             {

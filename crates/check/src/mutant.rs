@@ -132,8 +132,19 @@ pub trait Mutation {
         true
     }
 
-    /// Returns true if a node hears what another one makes known to it.
-    fn hears_publications(&mut self) -> bool {
+    /// Returns true if a node hears what another one makes known to it. `has_passed` is true if one
+    /// of its threads has posted a receive right.
+    fn hears_publications(&mut self, _has_passed: bool) -> bool {
+        true
+    }
+
+    /// Returns true if a node informs the next one of a message that it forwards before it does so.
+    fn releases_before_forward(&mut self) -> bool {
+        true
+    }
+
+    /// Returns true if packets stay behind one to the same node that waits until that node is informed.
+    fn keeps_order_behind_forward(&mut self) -> bool {
         true
     }
 

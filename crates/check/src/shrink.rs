@@ -216,9 +216,9 @@ impl Shrinker {
             let names_last = |instruction: &Instruction| match instruction {
                 Instruction::Publish { to, .. } => *to == last,
                 Instruction::AwaitPublished { from, .. } => *from == last,
-                Instruction::Post { port, .. } | Instruction::Take { port, .. } => {
-                    program.ports.get(usize::from(*port)) == Some(&last)
-                }
+                Instruction::Post { port, .. }
+                | Instruction::Take { port, .. }
+                | Instruction::Pass { port, .. } => program.ports.get(usize::from(*port)) == Some(&last),
                 _ => false,
             };
             let homed_there =

@@ -183,32 +183,23 @@ impl Memory {
     }
 }
 
-/// A port of the program.
-#[derive(Clone, Copy, Debug)]
-struct Port {
-    name: Name,
-    is_here: bool,
-}
-
-/// Makes the program's ports that are on this node, and gets rights to send to the others.
-fn open_ports(runtime: &Runtime, homes: &[NodeId]) -> Vec<Port> {
+/// Makes the program's ports that begin on this node, and gets rights to send to all of them.
+fn open_ports(runtime: &Runtime, homes: &[NodeId]) -> Vec<Name> {
     let ask = |id, number: usize, rights| {
         let name = format!("litmus {number}");
         must(runtime, runtime.ask_port_names("litmus", id, name.as_bytes(), rights, Patience::Endless))
     };
     let open = |(number, home): (usize, &NodeId)| {
-        let is_here = *home == runtime.node();
-        if !is_here {
-            let rights = ask(service::LOOK_UP_WAITING, number, Vec::new()).rights;
-            let Some(right) = rights.first() else { runtime.fatal("the name service gave no right") };
-            return Port { name: right.name, is_here };
+        if *home == runtime.node() {
+            let name = match must(runtime, runtime.port_call("litmus", Call::AllocatePort)) {
+                Outcome::Name(name) => name,
+                other => runtime.fatal(&format!("expected a port's name, got {other:?}")),
+            };
+            ask(service::REGISTER, number, vec![RightToSend { name, disposition: Disposition::MakeSend }]);
         }
-        let name = match must(runtime, runtime.port_call("litmus", Call::AllocatePort)) {
-            Outcome::Name(name) => name,
-            other => runtime.fatal(&format!("expected a port's name, got {other:?}")),
-        };
-        ask(service::REGISTER, number, vec![RightToSend { name, disposition: Disposition::MakeSend }]);
-        Port { name, is_here }
+        let rights = ask(service::LOOK_UP_WAITING, number, Vec::new()).rights;
+        let Some(right) = rights.first() else { runtime.fatal("the name service gave no right") };
+        right.name
     };
     homes.iter().enumerate().map(open).collect()
 }
@@ -219,7 +210,7 @@ fn must<T>(runtime: &Runtime, result: Result<T, PortError>) -> T {
 
 /// Runs this node's threads: its team as `hiroba_run` does, the others as threads that a program creates
 /// itself.
-fn take_part(runtime: &'static Runtime, program: &Program, memory: &Memory, ports: &[Port]) {
+fn take_part(runtime: &'static Runtime, program: &Program, memory: &Memory, ports: &[Name]) {
     let mine = program.threads.iter().filter(|script| script.node == runtime.node());
     let (team, foreign): (Vec<_>, Vec<_>) = mine.partition(|script| script.in_team);
     std::thread::scope(|scope| {
@@ -240,12 +231,12 @@ fn take_part(runtime: &'static Runtime, program: &Program, memory: &Memory, port
 struct Thread<'a> {
     runtime: &'static Runtime,
     memory: &'a Memory,
-    ports: &'a [Port],
+    ports: &'a [Name],
     registers: [u64; REGISTERS],
 }
 
 impl<'a> Thread<'a> {
-    fn new(runtime: &'static Runtime, memory: &'a Memory, ports: &'a [Port]) -> Thread<'a> {
+    fn new(runtime: &'static Runtime, memory: &'a Memory, ports: &'a [Name]) -> Thread<'a> {
         Thread { runtime, memory, ports, registers: [0; REGISTERS] }
     }
 
@@ -297,7 +288,10 @@ impl<'a> Thread<'a> {
             }
             Instruction::JumpUnless { register, is, to } if self.get(*register) != *is => return *to,
             Instruction::JumpUnless { .. } => {}
-            Instruction::Post { port, value, long } => self.post(*port, *value, *long),
+            Instruction::Post { port, value, long } => self.post(*port, *value, *long, None),
+            Instruction::Pass { port, through } => {
+                self.post(*through, (*port).into(), false, Some(*port));
+            }
             Instruction::Take { port, into } => {
                 let value = self.take(*port);
                 self.set(*into, value);
@@ -309,23 +303,23 @@ impl<'a> Thread<'a> {
         at_index + 1
     }
 
-    /// Sends a message that says a value.
-    fn post(&self, port: u8, value: u64, long: bool) {
+    /// Sends a message that says a value and contains the receive right of the port that is passed.
+    fn post(&self, port: u8, value: u64, long: bool, passed: Option<u8>) {
         const LONG_BYTES: usize = 9 << 10;
-        let Port { name, is_here } = self.ports[usize::from(port)];
-        let disposition = if is_here { Disposition::MakeSend } else { Disposition::CopySend };
+        let right = |port: u8, disposition| RightToSend { name: self.ports[usize::from(port)], disposition };
         let mut inline = value.to_le_bytes().to_vec();
         inline.resize(if long { LONG_BYTES } else { inline.len() }, 0);
         let types = vec![DataType { name: 0, element_bytes: 1, count: inline.len() as u32 }];
-        let message = Message { types, inline, ..Message::default() };
-        let to = RightToSend { name, disposition };
+        let rights = passed.into_iter().map(|port| right(port, Disposition::MoveReceive)).collect();
+        let message = Message { types, inline, rights, ..Message::default() };
+        let to = right(port, Disposition::CopySend);
         let call = Call::Send { to, message, patience: Patience::Endless, notify: None };
         must(self.runtime, self.runtime.port_call("litmus", call));
     }
 
     /// Receives a message and returns what it says.
     fn take(&self, port: u8) -> u64 {
-        let from = self.ports[usize::from(port)].name;
+        let from = self.ports[usize::from(port)];
         let call = Call::Receive { from, bytes_max: None, patience: Patience::Endless };
         let value = match must(self.runtime, self.runtime.port_call("litmus", call)) {
             Outcome::Received(received) => received.inline.first_chunk().copied().map(u64::from_le_bytes),

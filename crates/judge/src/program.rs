@@ -147,6 +147,14 @@ pub enum Instruction {
         /// Whether its data are too long to travel with the request.
         long: bool,
     },
+    /// Send a message that contains the receive right of a port. The port must be one of the thread's node;
+    /// it moves to that of the thread that takes the message.
+    Pass {
+        /// The port's index.
+        port: u8,
+        /// The index of the port that the message is sent to.
+        through: u8,
+    },
     /// Receive a message, waiting for it. The port must be one of the thread's node.
     Take {
         /// The port's index.
@@ -225,7 +233,7 @@ pub struct Program {
     pub regions: Vec<Region>,
     /// The threads; one node's threads are its waiters 0, 1, … in this order.
     pub threads: Vec<Script>,
-    /// The node of each port. Every node has rights to send to all of them.
+    /// The node of each port at first. Every node has rights to send to all of them.
     pub ports: Vec<NodeId>,
 }
 
@@ -365,6 +373,11 @@ pub mod script {
     /// Send a short message.
     pub const fn post(port: u8, value: u64) -> Instruction {
         send(port, value, false)
+    }
+
+    /// Send a port's receive right.
+    pub const fn pass(port: u8, through: u8) -> Instruction {
+        Instruction::Pass { port, through }
     }
 
     /// Receive a message.

@@ -257,6 +257,9 @@ impl<E: Engine> Cluster<E> {
 
     fn wake(&mut self, id: NodeId, waiter: Waiter, outcome: Outcome) -> Result<(), Failure> {
         let wrong = |sentence: String| Err(Failure::Host { node: id, sentence });
+        if self.is_service(id, waiter) {
+            return self.send_owing(id);
+        }
         let Some(&number) = self.nodes[id.index()].threads.get(waiter.0 as usize) else {
             return wrong(format!("waiter {} is no thread", waiter.0));
         };
@@ -296,9 +299,9 @@ impl<E: Engine> Cluster<E> {
             (State::Waiting(Wait::Publish { to, tag }), Outcome::Done) => {
                 self.tell_of_publication(number, to, tag);
             }
-            (State::Waiting(Wait::Inform { port, value, long }), Outcome::Done) => {
+            (State::Waiting(Wait::Inform(post)), Outcome::Done) => {
                 self.note(number, Event::Leave);
-                return self.queue_post(number, port, value, long);
+                return self.queue_post(number, post);
             }
             (State::Waiting(Wait::Atomic { at, into }), Outcome::Atomic(outcome)) => {
                 self.set(number, into, outcome.previous);

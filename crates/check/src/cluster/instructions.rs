@@ -6,7 +6,7 @@ use hiroba_trace::{Activity, Event};
 use hiroba_wire::AtomicOperation;
 
 use super::recording::activity_of;
-use super::{Cluster, Failure, State, TAG_BITS, Wait};
+use super::{Cluster, Failure, Post, State, TAG_BITS, Wait};
 use crate::program::{Address, Instruction, Register, Width};
 
 impl<E: Engine> Cluster<E> {
@@ -60,7 +60,13 @@ impl<E: Engine> Cluster<E> {
                 Ok(())
             }
             Instruction::Atomic { at, operation, into } => self.operate(number, at, operation, into),
-            Instruction::Post { port, value, long } => self.post(number, port, value, long),
+            Instruction::Post { port, value, long } => {
+                self.post(number, Post { port, value, long, passed: None })
+            }
+            Instruction::Pass { port, through } => {
+                let post = Post { port: through, value: port.into(), long: false, passed: Some(port) };
+                self.post(number, post)
+            }
             Instruction::Take { port, into } => self.take(number, port, into),
             other => self.synchronise(number, other),
         }

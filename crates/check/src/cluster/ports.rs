@@ -4,14 +4,14 @@
 //! before a thread sends, its node informs the port's node; packets that follow a publication wait as long as
 //! the engine of pages defers that.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use hiroba_base::{Instant, NodeId};
 use hiroba_ports::{
     Call, Config, DataType, Disposition, Effect, Engine as PortsEngine, Message, Name, Outcome, Patience,
     PortError, RightToSend, Tail, Ticket, service,
 };
-use hiroba_protocol::{Engine, Synchronisation};
+use hiroba_protocol::{Engine, Synchronisation, Waiter};
 use hiroba_trace::{Activity, Event};
 use rustc_hash::FxHashMap;
 
@@ -31,8 +31,30 @@ pub(super) struct Desk {
     waiting: FxHashMap<Ticket, usize>,
     /// The number of messages that its threads have posted.
     posted: u64,
+    /// True if one of its threads has posted a receive right.
+    has_passed: bool,
     /// Packets that came after publications that the engine of pages defers.
     kept: VecDeque<(NodeId, Vec<u8>)>,
+    /// Packets to nodes that must be informed first, and those behind them.
+    outbox: BTreeMap<NodeId, VecDeque<Outgoing>>,
+    /// The node that the service thread informs now, and the number of packets that wait for that.
+    informing: Option<(NodeId, usize)>,
+}
+
+/// A packet that waits until its receiver has been informed.
+struct Outgoing {
+    bytes: Vec<u8>,
+    owes: bool,
+}
+
+/// A message that a thread is about to post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Post {
+    pub(super) port: u8,
+    pub(super) value: u64,
+    pub(super) long: bool,
+    /// The port whose receive right is in the message.
+    pub(super) passed: Option<u8>,
 }
 
 /// Makes the nodes' engines, and gives each node a send right to each of the program's ports.
@@ -46,7 +68,10 @@ pub(super) fn open(program: &Program) -> Vec<Desk> {
         next_ticket: 0,
         waiting: FxHashMap::default(),
         posted: 0,
+        has_passed: false,
         kept: VecDeque::new(),
+        outbox: BTreeMap::new(),
+        informing: None,
     };
     let mut desks: Vec<Desk> = NodeId::all(program.nodes).map(desk).collect();
     for (number, home) in program.ports.iter().enumerate() {
@@ -54,12 +79,8 @@ pub(super) fn open(program: &Program) -> Vec<Desk> {
         let right = RightToSend { name: port, disposition: Disposition::MakeSend };
         ask_names(&mut desks, *home, service::REGISTER, number, vec![right]);
         for node in NodeId::all(program.nodes) {
-            let name = if node == *home {
-                port
-            } else {
-                ask_names(&mut desks, node, service::LOOK_UP, number, Vec::new()).expect("it is registered")
-            };
-            desks[node.index()].names.push(name);
+            let name = ask_names(&mut desks, node, service::LOOK_UP, number, Vec::new());
+            desks[node.index()].names.push(name.expect("it is registered"));
         }
     }
     desks
@@ -128,16 +149,16 @@ impl<E: Engine> Cluster<E> {
     }
 
     /// Begins to post a message: first informs the port's node of what this node has seen.
-    pub(super) fn post(&mut self, number: usize, port: u8, value: u64, long: bool) -> Result<(), Failure> {
+    pub(super) fn post(&mut self, number: usize, post: Post) -> Result<(), Failure> {
         let (node, waiter) = (self.threads[number].node, self.threads[number].waiter);
         let desk = &self.desks[node.index()];
-        let to = desk.engine.destination(desk.names[usize::from(port)]);
+        let to = desk.engine.destination(desk.names[usize::from(post.port)]);
         match to.filter(|to| *to != node && self.mutation.releases_before_post()) {
-            None => self.queue_post(number, port, value, long),
+            None => self.queue_post(number, post),
             Some(to) => {
                 let sync = Synchronisation::Inform(to);
                 self.enter(number, activity_of(sync));
-                self.threads[number].state = State::Waiting(Wait::Inform { port, value, long });
+                self.threads[number].state = State::Waiting(Wait::Inform(post));
                 self.nodes[node.index()].engine.handle_sync(sync, waiter);
                 self.pump(node)
             }
@@ -145,27 +166,25 @@ impl<E: Engine> Cluster<E> {
     }
 
     /// Posts a message whose receiver's node has been informed.
-    pub(super) fn queue_post(
-        &mut self,
-        number: usize,
-        port: u8,
-        value: u64,
-        long: bool,
-    ) -> Result<(), Failure> {
+    pub(super) fn queue_post(&mut self, number: usize, post: Post) -> Result<(), Failure> {
+        let Post { port, value, long, passed } = post;
         let node = self.threads[number].node;
         let desk = &mut self.desks[node.index()];
-        let post = desk.posted;
+        let serial = desk.posted;
         desk.posted += 1;
+        desk.has_passed |= passed.is_some();
         let name = desk.names[usize::from(port)];
         let told = desk.engine.destination(name);
-        let disposition = if told == Some(node) { Disposition::MakeSend } else { Disposition::CopySend };
         let mut inline = value.to_le_bytes().to_vec();
         inline.resize(if long { LONG_BYTES } else { inline.len() }, 0);
         let types = vec![DataType { name: 0, element_bytes: 1, count: inline.len() as u32 }];
-        let released = post.to_le_bytes().to_vec();
-        let message = Message { types, inline, released, told, ..Message::default() };
-        let to = RightToSend { name, disposition };
-        self.note(number, Event::Posted { number: post });
+        let released = serial.to_le_bytes().to_vec();
+        let moved = |port: u8| desk.names[usize::from(port)];
+        let moved = |port| RightToSend { name: moved(port), disposition: Disposition::MoveReceive };
+        let rights = passed.into_iter().map(moved).collect();
+        let message = Message { types, inline, rights, released, told, ..Message::default() };
+        let to = RightToSend { name, disposition: Disposition::CopySend };
+        self.note(number, Event::Posted { number: serial });
         self.call_ports(
             number,
             Wait::Post,
@@ -195,14 +214,16 @@ impl<E: Engine> Cluster<E> {
     fn pump_ports(&mut self, id: NodeId) -> Result<(), Failure> {
         while let Some(effect) = self.desks[id.index()].engine.poll_effect() {
             match effect {
-                Effect::Send { owes: true, to, .. } => {
-                    let sentence =
-                        format!("a message leaves for node {to}, which was not informed; no port moves here");
-                    return Err(Failure::Host { node: id, sentence });
-                }
-                Effect::Send { to, bytes, tail, .. } => {
+                Effect::Send { to, bytes, tail, owes } => {
                     let bytes = whole(bytes, tail);
-                    self.send(id, to, hiroba_wire::Message::Ports { bytes: &bytes }.encode());
+                    let outbox = &mut self.desks[id.index()].outbox;
+                    let waits = owes && self.mutation.releases_before_forward()
+                        || outbox.contains_key(&to) && self.mutation.keeps_order_behind_forward();
+                    if waits {
+                        outbox.entry(to).or_default().push_back(Outgoing { bytes, owes });
+                    } else {
+                        self.send_packet(id, to, &bytes);
+                    }
                 }
                 Effect::Returned { .. } => {}
                 Effect::Complete { ticket, result } => {
@@ -213,6 +234,67 @@ impl<E: Engine> Cluster<E> {
             }
         }
         Ok(())
+    }
+
+    fn send_packet(&mut self, from: NodeId, to: NodeId, bytes: &[u8]) {
+        self.send(from, to, hiroba_wire::Message::Ports { bytes }.encode());
+    }
+
+    /// Returns the number of the node's service thread, which has none in the program.
+    fn service(&self, id: NodeId) -> Waiter {
+        Waiter(self.nodes[id.index()].threads.len() as u32)
+    }
+
+    pub(super) fn is_service(&self, id: NodeId, waiter: Waiter) -> bool {
+        waiter == self.service(id) && !self.desks.is_empty()
+    }
+
+    fn owing(&self) -> Option<NodeId> {
+        let owes = |desk: &Desk| desk.informing.is_none() && !desk.outbox.is_empty();
+        self.desks.iter().position(owes).map(|node| NodeId(node as u16))
+    }
+
+    /// Returns true if packets wait until the service thread has informed their receiver.
+    pub(super) fn packets_owe(&self) -> bool {
+        self.owing().is_some()
+    }
+
+    /// Lets the service thread of a node with such packets inform their receiver.
+    pub(super) fn inform_for_packets(&mut self) -> Result<(), Failure> {
+        let Some(id) = self.owing() else { return Ok(()) };
+        let desk = &mut self.desks[id.index()];
+        let Some((to, packets)) = desk.outbox.first_key_value() else { return Ok(()) };
+        let to = *to;
+        desk.informing = Some((to, packets.len()));
+        self.acts_by_itself(id);
+        let waiter = self.service(id);
+        self.nodes[id.index()].engine.handle_sync(Synchronisation::Inform(to), waiter);
+        self.pump(id)
+    }
+
+    /// Sends the packets whose receiver has been informed, and those behind them that need no more.
+    pub(super) fn send_owing(&mut self, id: NodeId) -> Result<(), Failure> {
+        let desk = &mut self.desks[id.index()];
+        let Some((to, mut told)) = desk.informing.take() else {
+            let sentence = "the service thread was woken, which does not wait".to_owned();
+            return Err(Failure::Host { node: id, sentence });
+        };
+        let mut packets = desk.outbox.remove(&to).unwrap_or_default();
+        while packets.front().is_some_and(|packet| told > 0 || !packet.owes)
+            && let Some(packet) = packets.pop_front()
+        {
+            told = told.saturating_sub(1);
+            self.send_packet(id, to, &packet.bytes);
+        }
+        if !packets.is_empty() {
+            self.desks[id.index()].outbox.insert(to, packets);
+        }
+        Ok(())
+    }
+
+    /// Returns true if one of the node's threads has posted a receive right.
+    pub(super) fn has_passed(&self, id: NodeId) -> bool {
+        self.desks.get(id.index()).is_some_and(|desk| desk.has_passed)
     }
 
     fn end_of_ports_call(

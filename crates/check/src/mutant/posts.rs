@@ -16,15 +16,24 @@ pub enum Mutant {
     MessageOvertakesWord,
     /// A message is received although the publication before it is deferred.
     ReceiveAhead,
+    /// A message is sent on after its port although the next node is not informed.
+    ForwardWithoutRelease,
+    /// A node that sends messages on after its port does not hear what was made known to it before.
+    ForwardWithoutAcquire,
+    /// Packets overtake a message that is sent on after its port.
+    OvertakeForward,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 4] = [
+    pub const ALL: [Mutant; 7] = [
         Mutant::SendWithoutRelease,
         Mutant::ReceiveWithoutAcquire,
         Mutant::MessageOvertakesWord,
         Mutant::ReceiveAhead,
+        Mutant::ForwardWithoutRelease,
+        Mutant::ForwardWithoutAcquire,
+        Mutant::OvertakeForward,
     ];
 
     /// Returns the bug, ready to be planted in a cluster.
@@ -40,8 +49,20 @@ impl Mutation for Planted {
         self.0 != Mutant::SendWithoutRelease
     }
 
-    fn hears_publications(&mut self) -> bool {
-        self.0 != Mutant::ReceiveWithoutAcquire
+    fn hears_publications(&mut self, has_passed: bool) -> bool {
+        match self.0 {
+            Mutant::ReceiveWithoutAcquire => false,
+            Mutant::ForwardWithoutAcquire => !has_passed,
+            _ => true,
+        }
+    }
+
+    fn releases_before_forward(&mut self) -> bool {
+        self.0 != Mutant::ForwardWithoutRelease
+    }
+
+    fn keeps_order_behind_forward(&mut self) -> bool {
+        self.0 != Mutant::OvertakeForward
     }
 
     fn keeps_back(&mut self) -> bool {

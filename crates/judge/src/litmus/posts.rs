@@ -22,6 +22,7 @@ fn after_copying(instructions: &[Instruction]) -> Vec<Instruction> {
 pub fn posts() -> Vec<Litmus> {
     let mut all = between_nodes();
     all.extend(through_siblings());
+    all.extend(behind_ports());
     all
 }
 
@@ -151,5 +152,83 @@ fn through_siblings() -> Vec<Litmus> {
             .with_regions(vec![Region::new(0, 3, 1, Placement::Cyclic)]),
         )
         .forbid(|ended| !both(ended, (1, 1, 1), (1, 2, 2)) || !both(ended, (1, 3, 3), (2, 1, 1))),
+    ]
+}
+
+/// Messages that are sent to a port while it moves: former nodes of the port send them on.
+fn behind_ports() -> Vec<Litmus> {
+    let behind = |long| {
+        Program::new(
+            3,
+            [
+                after_copying(&[store(X, 7), store(Y, 8), send(0, 1, long)]),
+                after_copying(&[store(Z, 9), pass(0, 1)]),
+                after_copying(&[take(1, 0), take(0, 0), load(X, 1), load(Y, 2), load(Z, 3)]),
+            ],
+        )
+        .with_ports(&[1, 2])
+    };
+    let sees_all = |ended: &crate::execution::Ended| {
+        both(ended, (2, 1, 7), (2, 2, 8)) && both(ended, (2, 0, 1), (2, 3, 9))
+    };
+    vec![
+        Litmus::new(
+            "a message behind its port",
+            "who takes a message that has followed its port sees what was written before it",
+            behind(false),
+        )
+        .forbid(move |ended| !sees_all(ended)),
+        Litmus::new("a long message behind its port", "the same for a long message", behind(true))
+            .forbid(move |ended| !sees_all(ended)),
+        Litmus::new(
+            "a message behind two moves",
+            "each node that a message passes through makes known what its sender had written",
+            Program::new(
+                3,
+                [
+                    after_copying(&[store(X, 7), post(0, 1)]),
+                    after_copying(&[pass(0, 1)]),
+                    after_copying(&[take(1, 0), pass(0, 2)]),
+                    after_copying(&[take(2, 0), take(0, 0), load(X, 1)]),
+                ],
+            )
+            .with_ports(&[1, 2, 3]),
+        )
+        .forbid(|ended| !both(ended, (3, 0, 1), (3, 1, 7))),
+        Litmus::new(
+            "a message behind a port that comes back",
+            "a message that its port's node has sent on, and that comes back, brings its sender's writes",
+            Program::new(
+                3,
+                [
+                    after_copying(&[store(X, 7), post(0, 1)]),
+                    after_copying(&[pass(0, 1), take(2, 0), take(0, 0), load(X, 1)]),
+                    after_copying(&[take(1, 0), store(Z, 9), pass(0, 2)]),
+                ],
+            )
+            .with_ports(&[1, 2, 1]),
+        )
+        .forbid(|ended| !both(ended, (1, 0, 1), (1, 1, 7))),
+        Litmus::new(
+            "a sibling's message behind its port",
+            "a message to a port of its sender's node, which informs no node, follows the port",
+            Program::on(
+                3,
+                3,
+                vec![
+                    Script::team(0, after_copying(&[store(Y, 8), post(0, 1)])),
+                    Script::team(1, after_copying(&[post(2, 0), pass(0, 1)])),
+                    Script::team(
+                        2,
+                        after_copying(&[take(1, 0), take(0, 0), take(0, 1), load(X, 2), load(Y, 3)]),
+                    ),
+                    Script::foreign(1, vec![take(2, 0), store(X, 7), post(0, 2)]),
+                ],
+            )
+            .with_ports(&[1, 2, 1]),
+        )
+        .forbid(|ended| !both(ended, (2, 2, 7), (2, 3, 8)))
+        .reach("the sibling's message comes first", |ended| ended.register(2, 0) == 2)
+        .reach("the sibling's message comes last", |ended| ended.register(2, 0) == 1),
     ]
 }
