@@ -10,13 +10,17 @@
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "check.h"
 
+/* With "short" pages repeat themselves, so that they compress. */
+static int is_short;
+
 static uint64_t value(size_t at, uint64_t round)
 {
-    return at * 0x9e3779b97f4a7c15u + round;
+    return (is_short ? at / 16 : at * 0x9e3779b97f4a7c15u) + round;
 }
 
 static void fill(uint64_t *region, size_t words, uint64_t round)
@@ -35,7 +39,8 @@ static void expect(const uint64_t *region, size_t words, uint64_t round)
 int main(int argc, char **argv)
 {
     join(&argc, &argv);
-    CHECK(argc >= 3, "expected: MIB keep|back|kill [MIB]");
+    CHECK(argc >= 3, "expected: MIB keep|short|back|kill [MIB]");
+    is_short = strcmp(argv[2], "short") == 0;
     size_t words = ((size_t)atol(argv[1]) << 20) / sizeof(uint64_t);
     uint64_t *region = hiroba_alloc_at(words * sizeof *region, 0);
     CHECK(region != NULL, "hiroba_alloc_at failed");

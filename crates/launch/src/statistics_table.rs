@@ -148,6 +148,7 @@ enum Unit {
     Count,
     Bytes,
     Seconds,
+    Percent,
 }
 
 /// Reads one of the counters.
@@ -238,6 +239,9 @@ impl Table<'_> {
             let before = text.len();
             for (name, unit, count_of) in group {
                 self.values(text, name, &|_, counters| count_of(counters) as f64, *unit, false);
+                if *name == "borrowed" {
+                    self.values(text, "compressed to", &compressed_percent, Unit::Percent, false);
+                }
             }
             if text.len() > before {
                 text.insert(before, '\n');
@@ -284,12 +288,19 @@ impl Table<'_> {
     }
 }
 
+/// Returns how long pages were that went to lenders, as a part of their whole length.
+fn compressed_percent(_: &TimeBreakdown, counters: &Counters) -> f64 {
+    let whole = counters.pages_borrowed as f64 * rustix::param::page_size() as f64;
+    100.0 * counters.borrowed_bytes as f64 / whole
+}
+
 fn in_unit(value: f64, unit: Unit) -> String {
     match unit {
         _ if !value.is_finite() => "-".to_owned(),
         Unit::Count => thousands(value as u64),
         Unit::Bytes => bytes(value as u64),
         Unit::Seconds => duration(value),
+        Unit::Percent => format!("{value:.0} %"),
     }
 }
 

@@ -49,5 +49,5 @@ pub use fault::{
 pub use fork::ForkGuard;
 pub use memory::{MemoryConfig, SharedMemory, SwapOptions, SwapTallies};
 pub use region::{REGION_BYTES_MAX, REGION_START};
-pub use swap::{LenderLost, Lenders, SWAP_TAG_BYTES, SwapSeal, check_swap_directory};
+pub use swap::{LenderLost, Lenders, SWAP_TAG_BYTES, SealedGranule, SwapSeal, check_swap_directory};
 pub use twin::{Applying, Twins};

@@ -17,7 +17,8 @@
 //! are *in transit* meanwhile: other threads that need them wait, and all others go on.
 //!
 //! Granules go to memory that other nodes lend, as long as there is any, and otherwise to the file. Those
-//! that a lender returns and no other one takes go to the file, too.
+//! that a lender returns and no other one takes go to the file, too. Where there is such memory they are
+//! compressed first, if that pays (`packing.rs`). The seal shows damage before anything is decompressed.
 //!
 //! Memory use: about 60 bytes for each granule that has a slot, and as much as a `BTreeSet` takes for slots
 //! that were used and are free.
@@ -28,6 +29,7 @@ mod lent;
 
 #[cfg(test)]
 mod lent_tests;
+mod packing;
 #[cfg(test)]
 pub(crate) mod tests;
 #[cfg(test)]
@@ -44,7 +46,8 @@ use hiroba_base::{PageId, PageRange};
 use self::book::{Book, Place, Sealed, Transit};
 pub use self::file::check_swap_directory;
 use self::file::{SlotFile, Slots};
-pub use self::lent::{LenderLost, Lenders};
+pub use self::lent::{LenderLost, Lenders, SealedGranule};
+use self::packing::Packing;
 use crate::MemoryError;
 
 /// The number of bytes that authentication adds to a granule. They stay in memory.
@@ -79,12 +82,14 @@ struct Changed {
     granule: PageId,
     count: u64,
     tag: [u8; SWAP_TAG_BYTES],
+    /// Its length, which is less than a granule's if it is compressed.
+    bytes: u32,
     before: Option<Place>,
 }
 
 impl Changed {
     fn saved_at(&self, place: Place) -> Saved {
-        let sealed = Sealed { place, count: self.count, tag: self.tag };
+        let sealed = Sealed { place, count: self.count, tag: self.tag, bytes: self.bytes };
         Saved { granule: self.granule, sealed, is_unchanged: false }
     }
 }
@@ -277,7 +282,11 @@ impl SwapStore {
     }
 
     fn may_save(&self) -> bool {
-        self.file.is_some() || self.lenders.as_ref().is_some_and(|lenders| lenders.may_lend())
+        self.file.is_some() || self.may_lend()
+    }
+
+    fn may_lend(&self) -> bool {
+        self.lenders.as_ref().is_some_and(|lenders| lenders.may_lend())
     }
 
     /// Iterates over parts of a range that are saved together.
@@ -304,6 +313,7 @@ impl SwapStore {
             let befores: Vec<_> = batch.iter().map(|granule| book.back.remove(&granule)).collect();
             (book.take_counts(batch.count), befores)
         };
+        let (packs, mut packing) = (self.may_lend(), Packing::default());
         let mut changed: Vec<Changed> = Vec::new();
         for (granule, before) in batch.iter().zip(befores) {
             let room = &mut buffer[changed.len() * unit..][..unit];
@@ -313,15 +323,20 @@ impl SwapStore {
                 continue;
             }
             if let Some(sealed) = before {
-                let is_same = self.seal.seal(sealed.count, &granule.0.to_be_bytes(), room) == sealed.tag;
+                let bytes = if (sealed.bytes as usize) < unit { packing.pack(room) } else { unit };
+                let is_same = bytes == sealed.bytes as usize
+                    && self.seal.seal(sealed.count, &granule.0.to_be_bytes(), &mut room[..bytes])
+                        == sealed.tag;
                 if is_same && self.is_in_place(granule, sealed) {
                     saved.push(Saved { granule, sealed, is_unchanged: true });
                     continue;
                 }
                 read(granule, room);
             }
-            let tag = self.seal.seal(count, &granule.0.to_be_bytes(), room);
-            changed.push(Changed { granule, count, tag, before: before.map(|sealed| sealed.place) });
+            let bytes = if packs { packing.pack(room) } else { unit };
+            let tag = self.seal.seal(count, &granule.0.to_be_bytes(), &mut room[..bytes]);
+            let before = before.map(|sealed| sealed.place);
+            changed.push(Changed { granule, count, tag, bytes: bytes as u32, before });
             count += 1;
         }
         let lent = self.lend(&changed, buffer, saved);
@@ -332,9 +347,16 @@ impl SwapStore {
     /// Lends granules. Returns how many were lent, from the first on.
     fn lend(&self, changed: &[Changed], bytes: &[u8], saved: &mut Vec<Saved>) -> usize {
         let Some(lenders) = self.lenders.as_ref().filter(|_| !changed.is_empty()) else { return 0 };
-        let names: Vec<(PageId, u64)> =
-            changed.iter().map(|changed| (changed.granule, changed.count)).collect();
-        let lent = lenders.lend(&names, &bytes[..changed.len() * self.granule_bytes]);
+        let sealed: Vec<SealedGranule<'_>> = changed
+            .iter()
+            .zip(bytes.chunks(self.granule_bytes))
+            .map(|(Changed { granule, count, bytes, .. }, room)| SealedGranule {
+                granule: *granule,
+                stamp: *count,
+                bytes: &room[..*bytes as usize],
+            })
+            .collect();
+        let lent = lenders.lend(&sealed);
         for changed in &changed[..lent] {
             if let Some(place @ Place::File(_)) = changed.before {
                 self.book().leave_place(changed.granule, place);
@@ -383,7 +405,8 @@ impl SwapStore {
     /// Writes granules that were returned, and have found no other lender, to the file. What has no room
     /// there, or is being fetched, stays as it is.
     fn house_returned(&self, book: &mut Book) {
-        while let Some((granule, count, bytes)) = self.lenders.as_ref().and_then(|lenders| lenders.homeless())
+        while let Some((granule, count, mut bytes)) =
+            self.lenders.as_ref().and_then(|lenders| lenders.homeless())
         {
             if book.is_in_transit(granule) {
                 return;
@@ -392,6 +415,7 @@ impl SwapStore {
             if book.out.get_mut(&granule).filter(is_known).is_some() {
                 let Some(slot) = book.take_slot(true) else { return };
                 let file = self.file.as_ref().expect("it has given a slot");
+                bytes.resize(self.granule_bytes, 0);
                 if file.write(&[slot], &bytes).is_err() {
                     book.leave_place(granule, Place::File(slot));
                     return;
@@ -491,8 +515,12 @@ impl SwapStore {
             _ => unreachable!("granules are where there was a place for them"),
         }
         let pieces = buffer.chunks_mut(self.granule_bytes);
-        for ((granule, sealed), bytes) in run.iter().zip(versions).zip(pieces) {
-            if !self.seal.open(sealed.count, &granule.0.to_be_bytes(), bytes, &sealed.tag) {
+        let mut packing = Packing::default();
+        for ((granule, sealed), room) in run.iter().zip(versions).zip(pieces) {
+            let (bytes, name) = (sealed.bytes as usize, granule.0.to_be_bytes());
+            let is_whole = self.seal.open(sealed.count, &name, &mut room[..bytes], &sealed.tag)
+                && packing.unpack(room, bytes);
+            if !is_whole {
                 return Err(match (place, &self.file) {
                     (Place::File(_), Some(file)) => {
                         MemoryError::SwapCorrupted { directory: file.directory.clone(), page: granule }

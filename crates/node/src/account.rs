@@ -70,6 +70,7 @@ tallies! {
         pages_in_apart,
         pages_lent,
         pages_borrowed,
+        borrowed_bytes,
         pages_fetched_back,
         pages_taken_back,
         messages_sent,

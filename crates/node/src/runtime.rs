@@ -529,6 +529,7 @@ impl Runtime {
             let tallies = lending.tallies();
             counters.pages_lent = tallies.lent;
             counters.pages_borrowed = tallies.borrowed;
+            counters.borrowed_bytes = tallies.borrowed_bytes;
             counters.pages_fetched_back = tallies.fetched;
             counters.pages_taken_back = tallies.taken_back;
         }

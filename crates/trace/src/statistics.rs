@@ -159,6 +159,8 @@ counters! {
     pages_lent,
     /// Granules of this node that were stored in memory of others.
     pages_borrowed,
+    /// The length of these, which is less where they are compressed.
+    borrowed_bytes,
     /// Granules of this node of which a copy was fetched from there.
     pages_fetched_back,
     /// Granules of other nodes that this node returned because it needed the memory itself.

@@ -34,6 +34,22 @@ fn a_node_keeps_its_pages_in_the_memory_of_another_in_every_way() {
 }
 
 #[test]
+fn what_compresses_takes_less_of_lenders_memory() {
+    let program = compile(PROGRAM);
+    let lend = ["--memory-limit", "4M", "--lend", "100%", "--fabric", "udp"];
+    let share = |kind| {
+        let run = statistics(2, &lend, &program, &["6", kind]);
+        let counters = run.total.counters;
+        assert!(counters.pages_borrowed > 600, "{kind}: {counters:?}");
+        let lender = run.per_node[1].counters.resident_bytes_max;
+        (100 * counters.borrowed_bytes / (4096 * counters.pages_borrowed), lender)
+    };
+    let [(whole, much), (short, little)] = ["keep", "short"].map(share);
+    assert!(whole == 100 && short < 20, "{whole} % and {short} %");
+    assert!(little < much / 2, "{little} bytes, and {much} of what does not compress");
+}
+
+#[test]
 fn several_lenders_take_their_memory_back_and_pages_move_on() {
     let program = compile(PROGRAM);
     let directory = tempfile::tempdir().unwrap();

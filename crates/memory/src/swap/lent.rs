@@ -2,6 +2,17 @@
 
 use hiroba_base::{NodeId, PageId};
 
+/// A sealed granule. It may be shorter than it was before.
+#[derive(Clone, Copy, Debug)]
+pub struct SealedGranule<'a> {
+    /// The granule.
+    pub granule: PageId,
+    /// Names the version.
+    pub stamp: u64,
+    /// What is kept of it.
+    pub bytes: &'a [u8],
+}
+
 /// Other nodes that lend memory. They get sealed bytes, which mean nothing to them.
 ///
 /// A version of a granule is named by its stamp, which no other version has. Calls may wait for other nodes,
@@ -12,12 +23,12 @@ pub trait Lenders: Send + Sync {
 
     /// Lends one granule after the other, each in the place of its earlier version. Returns how many were
     /// lent, from the first on; for the others no node has room.
-    fn lend(&self, granules: &[(PageId, u64)], bytes: &[u8]) -> usize;
+    fn lend(&self, granules: &[SealedGranule<'_>]) -> usize;
 
     /// Returns true if this version is lent still, and may be relied upon again.
     fn keep(&self, granule: PageId, stamp: u64) -> bool;
 
-    /// Fills `bytes` with copies of granules, one after the other.
+    /// Copies granules into `bytes`, each to the start of a part of a whole granule's length.
     ///
     /// # Errors
     /// Fails if one of them is lost.

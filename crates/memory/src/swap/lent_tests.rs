@@ -28,10 +28,10 @@ impl Lenders for Neighbours {
         state.lent.len() < state.room || !state.back.is_empty()
     }
 
-    fn lend(&self, granules: &[(PageId, u64)], bytes: &[u8]) -> usize {
+    fn lend(&self, granules: &[SealedGranule<'_>]) -> usize {
         let mut state = self.0.lock().unwrap();
         let mut lent = 0;
-        for ((granule, stamp), bytes) in granules.iter().zip(bytes.chunks(UNIT)) {
+        for SealedGranule { granule, stamp, bytes } in granules {
             if state.lent.len() == state.room && !state.lent.contains_key(granule) {
                 let Some(gives_way) = state.back.pop_last() else { break };
                 state.lent.remove(&gives_way);
@@ -56,7 +56,7 @@ impl Lenders for Neighbours {
             let lost = LenderLost { granule: *granule, lender: hiroba_base::NodeId(3) };
             let (stored, bytes) = found.filter(|_| !state.is_dead).ok_or(lost)?;
             assert_eq!(stored, stamp);
-            room.copy_from_slice(bytes);
+            room[..bytes.len()].copy_from_slice(bytes);
         }
         Ok(())
     }
@@ -165,4 +165,110 @@ fn what_a_dead_or_faulty_neighbour_had_is_lost_by_name() {
     state.lent.get_mut(&PageId(5)).unwrap().1[7] ^= 1;
     drop(state);
     assert_eq!(come_back(&store, range(5, 1)), Err(MemoryError::LentCorrupted { page: PageId(5) }));
+}
+
+/// Contents that compress to less than half of their length: numbers that count upwards.
+fn numbers(granule: PageId, room: &mut [u8]) {
+    for (at, word) in room.chunks_mut(32).enumerate() {
+        word.fill(granule.0 as u8 + 1);
+        word[..4].copy_from_slice(&(at as u32).to_be_bytes());
+    }
+}
+
+fn are_numbers(store: &SwapStore, range: PageRange) -> bool {
+    let mut are = true;
+    let outcome = store.hand_back(range, |run, bytes| {
+        for (granule, found) in run.iter().zip(bytes.chunks(UNIT)) {
+            let mut expected = vec![0; UNIT];
+            numbers(granule, &mut expected);
+            are &= found == expected;
+        }
+        Ok(())
+    });
+    outcome.is_ok() && are
+}
+
+#[test]
+fn what_compresses_is_lent_compressed_and_comes_back_whole() {
+    let (store, neighbours) = store_with(None, 20);
+    leave(&store, range(0, 10), numbers).unwrap();
+    let lengths = || -> Vec<usize> {
+        neighbours.0.lock().unwrap().lent.values().map(|(_, bytes)| bytes.len()).collect()
+    };
+    assert!(lengths().iter().all(|bytes| *bytes < UNIT / 2), "{:?}", lengths());
+    assert!(are_numbers(&store, range(0, 10)));
+    // Unchanged, they are not sent again.
+    let stores = neighbours.0.lock().unwrap().stores;
+    leave(&store, range(0, 10), numbers).unwrap();
+    assert_eq!(neighbours.0.lock().unwrap().stores, stores);
+    assert!(are_numbers(&store, range(0, 10)));
+    // Changed so that they do not compress, and back.
+    let noise = |granule: PageId, room: &mut [u8]| {
+        let mut state = granule.0 as u32;
+        for byte in room {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *byte = (state >> 24) as u8;
+        }
+    };
+    leave(&store, range(0, 10), noise).unwrap();
+    assert_eq!(lengths(), [UNIT; 10]);
+    store.hand_back(range(0, 10), |_, _| Ok(())).unwrap();
+    leave(&store, range(0, 10), numbers).unwrap();
+    assert!(lengths().iter().all(|bytes| *bytes < UNIT / 2) && are_numbers(&store, range(0, 10)));
+}
+
+#[test]
+fn what_is_compressed_and_finds_no_lender_leaves_nothing_of_itself_on_the_disk() {
+    let disk = Disk::default();
+    let (store, neighbours) = store_with(Some((&disk, 10)), 4);
+    assert_eq!(leave(&store, range(0, 6), numbers), Ok(2 * UNIT as u64));
+    {
+        let mut state = neighbours.0.lock().unwrap();
+        let returned = state.lent.remove(&PageId(0)).unwrap();
+        state.returned.insert(PageId(0), returned);
+        state.room = 3;
+    }
+    leave(&store, range(20, 1), numbers).unwrap();
+    let bytes = disk.0.lock().unwrap().bytes.clone();
+    assert_eq!(bytes.len(), 4 * UNIT);
+    // The last one could not be lent, and so was not compressed.
+    for slot in bytes[..3 * UNIT].chunks(UNIT) {
+        assert!(slot[UNIT / 2..].iter().all(|byte| *byte == 0), "sealed bytes, and then zeros");
+    }
+    assert!(are_numbers(&store, range(0, 21)));
+}
+
+#[test]
+fn damage_to_what_is_compressed_is_found_by_the_seal() {
+    /// Opens everything.
+    struct Blind;
+    impl SwapSeal for Blind {
+        fn seal(&self, count: u64, place: &[u8], bytes: &mut [u8]) -> [u8; SWAP_TAG_BYTES] {
+            Toy.seal(count, place, bytes)
+        }
+        fn open(&self, count: u64, place: &[u8], bytes: &mut [u8], tag: &[u8; SWAP_TAG_BYTES]) -> bool {
+            Toy.open(count, place, bytes, tag);
+            true
+        }
+    }
+    let damaged = |store: &SwapStore, neighbours: &Neighbours, at: usize| {
+        leave(store, range(5, 1), numbers).unwrap();
+        let mut state = neighbours.0.lock().unwrap();
+        let bytes = &mut state.lent.get_mut(&PageId(5)).unwrap().1;
+        let length = bytes.len();
+        bytes[at % length] ^= 0x55;
+        drop(state);
+        let outcome = store.hand_back(range(5, 1), |_, _| Ok(()));
+        store.discard(range(5, 1));
+        outcome
+    };
+    let (store, neighbours) = store_with(None, 4);
+    for at in 0..100 {
+        let outcome = damaged(&store, &neighbours, at * 7);
+        assert_eq!(outcome, Err(MemoryError::LentCorrupted { page: PageId(5) }), "byte {at}");
+    }
+    // Without the seal some damage would be taken for a page, and none would do worse than be refused.
+    let store = SwapStore::over(None, Some(neighbours.clone()), UNIT, Box::new(Blind));
+    let taken = (0..100).filter(|at| damaged(&store, &neighbours, at * 7).is_ok()).count();
+    assert!((1..100).contains(&taken), "{taken} of 100");
 }

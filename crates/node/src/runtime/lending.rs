@@ -10,7 +10,7 @@ use std::time::{Duration, Instant as Clock};
 
 use hiroba_base::{Instant, NodeId, PageId};
 use hiroba_fabric::{Fabric, TcpFabric, Unsent};
-use hiroba_memory::{LenderLost, Lenders, SharedMemory};
+use hiroba_memory::{LenderLost, Lenders, SealedGranule, SharedMemory};
 use hiroba_paging::lending::{Lending, Lent, Lost, Message, Tallies};
 use hiroba_wire::control::JobDescription;
 use smallvec::SmallVec;
@@ -83,12 +83,13 @@ impl LentMemory {
         limit_bytes: u64,
         memory: Arc<SharedMemory>,
     ) -> LentMemory {
-        let lending = Lending::new(job.node, job.addresses.len() as u16);
+        let granule_bytes = memory.granule().bytes();
+        let lending = Lending::new(job.node, job.addresses.len() as u16, granule_bytes as u64);
         let lend = job.coherence.lend.map_or(0, |lend| lend.bytes_of(limit_bytes));
         LentMemory {
             fabric,
             machine: Mutex::new(Machine { lending, kept_bytes: 0, grants_not_awaited_until: None }),
-            granule_bytes: memory.granule().bytes(),
+            granule_bytes,
             memory,
             limit_bytes: AtomicU64::new(limit_bytes),
             lend_bytes_max: lend,
@@ -111,12 +112,12 @@ impl LentMemory {
         Instant::from_nanos(self.began.elapsed().as_nanos() as u64)
     }
 
-    /// Returns the number of pages that this node can lend room for, if it keeps `free_part` of its limit.
+    /// Returns the memory that this node can promise to others, if it keeps `free_part` of its limit.
     fn room(&self, machine: &Machine, free_part: u64) -> u64 {
         let own = self.memory.resident_bytes().saturating_sub(machine.kept_bytes);
         let limit = self.limit_bytes.load(Ordering::Relaxed);
         let spare = (limit - limit / free_part).saturating_sub(own);
-        spare.min(self.lend_bytes_max) / self.granule_bytes as u64
+        spare.min(self.lend_bytes_max)
     }
 
     /// Records the node's limit, which is lower while its machine is short of memory.
@@ -128,10 +129,11 @@ impl LentMemory {
     /// Takes room and pages back from other nodes, because this one has exceeded its limit.
     pub(crate) fn take_back(&self) {
         let mut machine = self.lock();
-        if machine.lending.room_granted() == 0 {
+        let promised_bytes = machine.lending.promised_bytes();
+        if promised_bytes == 0 {
             return;
         }
-        let room = self.room(&machine, SLACK_PART).min(machine.lending.room_granted());
+        let room = self.room(&machine, SLACK_PART).min(promised_bytes);
         machine.lending.set_room(room);
         self.release(machine);
     }
@@ -145,7 +147,7 @@ impl LentMemory {
                 posted.push(to);
             }
         }
-        let kept_bytes = machine.lending.pages_here() * self.granule_bytes as u64;
+        let kept_bytes = machine.lending.bytes_here();
         let before = std::mem::replace(&mut machine.kept_bytes, kept_bytes);
         self.memory.note_kept_bytes(before, kept_bytes);
         own_memory::note_elsewhere(before, kept_bytes);
@@ -160,8 +162,8 @@ impl LentMemory {
         self.received.fetch_add(1, Ordering::Relaxed);
         let mut machine = self.lock();
         if matches!(message, Message::Ask { .. }) {
-            // What was granted stays granted; only a shortage takes it back.
-            let room = self.room(&machine, RESERVE_PART).max(machine.lending.room_granted());
+            // What was promised stays promised; only a shortage takes it back.
+            let room = self.room(&machine, RESERVE_PART).max(machine.lending.promised_bytes());
             machine.lending.set_room(room);
         }
         machine.lending.handle_message(self.now(), from, message);
@@ -239,10 +241,10 @@ impl Lenders for LentMemory {
         self.lock().lending.may_lend(self.now())
     }
 
-    fn lend(&self, granules: &[(PageId, u64)], bytes: &[u8]) -> usize {
+    fn lend(&self, granules: &[SealedGranule<'_>]) -> usize {
         let mut lent = 0;
         let mut machine = self.lock();
-        for (&(granule, stamp), bytes) in granules.iter().zip(bytes.chunks(self.granule_bytes)) {
+        for &SealedGranule { granule, stamp, bytes } in granules {
             if machine.lending.lend(self.now(), granule, stamp, bytes) != Lent::Sent {
                 self.release(machine);
                 if !self.lend_one(granule, stamp, bytes) {
@@ -273,7 +275,7 @@ impl Lenders for LentMemory {
             while let Some((name, room)) = &mut next {
                 let (granule, stamp) = **name;
                 match machine.lending.take(granule, stamp) {
-                    Ok(Some(bytes)) => room.copy_from_slice(&bytes),
+                    Ok(Some(bytes)) => room[..bytes.len()].copy_from_slice(&bytes),
                     Ok(None) => {
                         let lender = self.silent_lender()?;
                         return Some(Err(LenderLost { granule, lender }));

@@ -84,9 +84,12 @@ pub(super) struct Borrower {
     back: BTreeSet<PageId>,
     /// Pages at home.
     home: BTreeSet<PageId>,
+    /// Their length.
+    home_bytes: u64,
     fetches: FxHashMap<PageId, Fetch>,
     next_ticket: u64,
     pub(super) borrowed: u64,
+    pub(super) borrowed_bytes: u64,
     pub(super) fetched: u64,
 }
 
@@ -100,9 +103,11 @@ impl Borrower {
             loans: FxHashMap::default(),
             back: BTreeSet::new(),
             home: BTreeSet::new(),
+            home_bytes: 0,
             fetches: FxHashMap::default(),
             next_ticket: 0,
             borrowed: 0,
+            borrowed_bytes: 0,
             fetched: 0,
         }
     }
@@ -112,8 +117,17 @@ impl Borrower {
         (credit.granted, credit.used)
     }
 
-    pub(super) fn pages_at_home(&self) -> u64 {
-        self.home.len() as u64
+    pub(super) fn bytes_at_home(&self) -> u64 {
+        self.home_bytes
+    }
+
+    /// Takes a page that is at home out of the loans, for another version or place.
+    fn leave_home(&mut self, granule: PageId) {
+        if self.home.remove(&granule)
+            && let Some(Loan { at: At::Home(bytes), .. }) = self.loans.get(&granule)
+        {
+            self.home_bytes -= bytes.len() as u64;
+        }
     }
 
     fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
@@ -141,9 +155,10 @@ impl Borrower {
             self.credits[lender.index()].used += 1;
         }
         self.back.remove(&granule);
-        self.home.remove(&granule);
+        self.leave_home(granule);
         self.loans.insert(granule, Loan { stamp, at: At::Lender(lender), is_back: false });
         self.borrowed += 1;
+        self.borrowed_bytes += bytes.len() as u64;
         outbox.push_back((lender, Message::Store(Page { granule, stamp, bytes: bytes.to_vec() })));
         if self.free() < LOW {
             self.ask(now, outbox);
@@ -257,7 +272,7 @@ impl Borrower {
     /// Forgets a page. Returns the lender that had it.
     fn forget(&mut self, granule: PageId, outbox: &mut Outbox) -> Option<NodeId> {
         self.back.remove(&granule);
-        self.home.remove(&granule);
+        self.leave_home(granule);
         self.fetches.remove(&granule);
         let Loan { stamp, at, .. } = self.loans.remove(&granule)?;
         let At::Lender(lender) = at else { return None };
@@ -313,13 +328,14 @@ impl Borrower {
     fn house(&mut self, outbox: &mut Outbox) {
         while let Some((granule, stamp, _)) = self.homeless() {
             let Some(lender) = self.room_at_someone(outbox) else { return };
-            self.home.remove(&granule);
+            self.leave_home(granule);
             let housed = Loan { stamp, at: At::Lender(lender), is_back: false };
             let Some(Loan { at: At::Home(bytes), .. }) = self.loans.insert(granule, housed) else {
                 continue;
             };
             self.credits[lender.index()].used += 1;
             self.borrowed += 1;
+            self.borrowed_bytes += bytes.len() as u64;
             outbox.push_back((lender, Message::Store(Page { granule, stamp, bytes })));
         }
     }
@@ -360,6 +376,7 @@ impl Borrower {
             self.back.remove(&granule);
             return;
         }
+        self.home_bytes += bytes.len() as u64;
         loan.at = At::Home(bytes);
         self.home.insert(granule);
         self.handle_time(now, outbox);

@@ -5,7 +5,7 @@ use core::fmt;
 use hiroba_base::PageId;
 use serde::{Deserialize, Serialize};
 
-/// A version of a page, sealed by its owner.
+/// A version of a page, sealed by its owner, who may have compressed it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     /// Its place in its owner's region.
@@ -117,7 +117,7 @@ impl Message {
         (head, self.page().map_or(&[], |page| &page.bytes))
     }
 
-    /// Decodes a message whose pages have `granule_bytes` bytes.
+    /// Decodes a message whose pages have at most `granule_bytes` bytes.
     ///
     /// # Errors
     /// Fails if the bytes are no message.
@@ -128,8 +128,9 @@ impl Message {
             Message::Store(page) | Message::Page { page, .. } | Message::Return(page) => Some(page),
             _ => None,
         };
-        let expected = if page.is_some() { granule_bytes } else { 0 };
-        if content.len() != expected {
+        let is_expected =
+            if page.is_some() { (1..=granule_bytes).contains(&content.len()) } else { content.is_empty() };
+        if !is_expected {
             return Err(bad);
         }
         page.into_iter().for_each(|page| page.bytes = content.to_vec());

@@ -34,7 +34,9 @@
 //! | `Drop` | `Return` | nothing is lent by this name: ignored |
 //! | `GiveBack` | `Revoke` | what was given twice is granted again |
 //!
-//! The bytes are sealed by their owner, for whom alone they have a meaning.
+//! The bytes are sealed by their owner, for whom alone they have a meaning. Compressed pages are shorter.
+//! Room is granted for whole ones, and what a page is shorter can be granted again. So a version that is
+//! longer than the one in whose place it comes may take room, or pages, from others.
 //!
 //! [`Lending`] is both ends of one node. It does no IO and has no clock.
 
@@ -82,6 +84,8 @@ pub struct Tallies {
     pub lent: u64,
     /// Pages of this node that were stored with others.
     pub borrowed: u64,
+    /// Their length.
+    pub borrowed_bytes: u64,
     /// Pages of this node of which a copy was fetched from a lender.
     pub fetched: u64,
     /// Pages of other nodes that this node has returned because it had no more room for them.
@@ -100,9 +104,11 @@ pub struct Lending {
 }
 
 impl Lending {
-    /// Makes node `me` of `nodes`, which has neither lent nor borrowed anything.
-    pub fn new(me: NodeId, nodes: u16) -> Lending {
-        Lending { borrower: Borrower::new(me, nodes), lender: Lender::new(nodes), outbox: Outbox::new() }
+    /// Makes node `me` of `nodes`, which has neither lent nor borrowed anything. Pages have at most
+    /// `page_bytes` bytes.
+    pub fn new(me: NodeId, nodes: u16, page_bytes: u64) -> Lending {
+        let lender = Lender::new(nodes, page_bytes);
+        Lending { borrower: Borrower::new(me, nodes), lender, outbox: Outbox::new() }
     }
 
     /// Lends a version of a page, instead of an earlier one if there is one. `stamp` differs from those of
@@ -151,10 +157,10 @@ impl Lending {
         self.borrower.homeless()
     }
 
-    /// Returns the number of pages that take memory here: those stored for others, and this node's own that
+    /// Returns the length of pages that take memory here: those stored for others, and this node's own that
     /// are at home.
-    pub fn pages_here(&self) -> u64 {
-        self.borrower.pages_at_home() + self.lender.pages()
+    pub fn bytes_here(&self) -> u64 {
+        self.borrower.bytes_at_home() + self.lender.bytes()
     }
 
     /// Returns the number of pages that are stored here for others.
@@ -162,15 +168,15 @@ impl Lending {
         self.lender.pages()
     }
 
-    /// Returns the number of pages for which room is granted to others.
-    pub fn room_granted(&self) -> u64 {
-        self.lender.granted()
+    /// Returns the memory that is promised to others: that of their pages, and that of room for whole ones.
+    pub fn promised_bytes(&self) -> u64 {
+        self.lender.promised_bytes()
     }
 
-    /// Sets the number of pages that this node lends room for at most. If it has granted more, it takes room
-    /// and pages back.
-    pub fn set_room(&mut self, pages: u64) {
-        self.lender.set_room(pages, &mut self.outbox);
+    /// Sets the memory that this node promises to others at most. If it has promised more, it takes room and
+    /// pages back.
+    pub fn set_room(&mut self, bytes: u64) {
+        self.lender.set_room(bytes, &mut self.outbox);
     }
 
     /// Handles a message.
@@ -183,7 +189,7 @@ impl Lending {
             Message::Fetch { ticket, granule, stamp } => {
                 self.lender.handle_fetch(from, ticket, granule, stamp, outbox);
             }
-            Message::Drop { granule, stamp } => self.lender.handle_drop(from, granule, stamp),
+            Message::Drop { granule, stamp } => self.lender.handle_drop(from, granule, stamp, outbox),
             Message::Grant { count, left, is_answer } => {
                 self.borrower.handle_grant(now, from, count, left, is_answer, outbox);
             }
@@ -217,6 +223,7 @@ impl Lending {
             lent: self.lender.lent,
             taken_back: self.lender.taken_back,
             borrowed: self.borrower.borrowed,
+            borrowed_bytes: self.borrower.borrowed_bytes,
             fetched: self.borrower.fetched,
         }
     }

@@ -10,12 +10,21 @@ use hiroba_base::{Prng, RngExt, seeded};
 use hiroba_paging::lending::{BATCH, Lending, Lent, Lost, Message, Page};
 use proptest::prelude::*;
 
-const BYTES: usize = 24;
+/// The maximum length of a page.
+const BYTES: usize = 64;
 /// Pages of each node.
 const PAGES: u64 = 40;
 
+/// Pages are compressed, so that each version has a length of its own.
 fn content(owner: usize, granule: PageId, version: u64) -> Vec<u8> {
-    [owner as u64, granule.0, version].iter().flat_map(|number| number.to_be_bytes()).collect()
+    let mut bytes: Vec<u8> =
+        [owner as u64, granule.0, version].iter().flat_map(|number| number.to_be_bytes()).collect();
+    bytes.resize(24 + (granule.0 + 13 * version) as usize % (BYTES - 23), 0xab);
+    bytes
+}
+
+fn pages(count: u64) -> u64 {
+    count * BYTES as u64
 }
 
 /// Where the owner's store believes a page to be.
@@ -47,6 +56,8 @@ struct Node {
     lending: Lending,
     pages: BTreeMap<PageId, Owned>,
     next_stamp: u64,
+    /// The memory that it may promise.
+    room_bytes: u64,
     has_disk: bool,
     is_dead: bool,
 }
@@ -66,7 +77,7 @@ struct Cluster {
 impl Cluster {
     fn new(nodes: u16, with_disks: bool, wrong: Wrong) -> Cluster {
         let node = |me: u16| Node {
-            lending: Lending::new(NodeId(me), nodes),
+            lending: Lending::new(NodeId(me), nodes, BYTES as u64),
             pages: (0..PAGES)
                 .map(|granule| {
                     let state = State::Here { stamp: None, is_changed: true };
@@ -74,6 +85,7 @@ impl Cluster {
                 })
                 .collect(),
             next_stamp: 0,
+            room_bytes: 0,
             has_disk: with_disks,
             is_dead: false,
         };
@@ -90,8 +102,17 @@ impl Cluster {
         *self.seen.entry(what).or_default() += 1;
     }
 
+    fn set_room(&mut self, node: usize, bytes: u64) {
+        self.nodes[node].lending.set_room(bytes);
+        self.nodes[node].room_bytes = bytes;
+        self.send(node);
+    }
+
     /// Puts what a node sends under way.
     fn send(&mut self, node: usize) {
+        let Node { lending, room_bytes, .. } = &self.nodes[node];
+        let promised = lending.promised_bytes();
+        assert!(promised <= *room_bytes, "node {node} has promised {promised} bytes of {room_bytes}");
         while let Some((to, message)) = self.nodes[node].lending.poll_send() {
             if self.nodes[node].is_dead || self.nodes[to.index()].is_dead {
                 continue;
@@ -234,8 +255,7 @@ impl Cluster {
             }
             60..63 => {
                 let room = [0, 3, 20, 60, 2000][rng.random_range(0..5)];
-                self.nodes[node].lending.set_room(room);
-                self.send(node);
+                self.set_room(node, pages(room));
             }
             63..66 => {
                 // The program frees it.
@@ -308,7 +328,7 @@ fn run(seed: u64, nodes: u16, may_die: bool, wrong: Wrong) -> BTreeMap<&'static 
     let mut rng = seeded(seed);
     let mut cluster = Cluster::new(nodes, rng.random_range(0..2) == 0, wrong);
     for node in 0..usize::from(nodes) {
-        cluster.nodes[node].lending.set_room(rng.random_range(0..80));
+        cluster.set_room(node, pages(rng.random_range(0..80)));
     }
     for step in 0..1500 {
         cluster.step(&mut rng, may_die);
@@ -319,13 +339,12 @@ fn run(seed: u64, nodes: u16, may_die: bool, wrong: Wrong) -> BTreeMap<&'static 
     cluster.come_home(&mut rng);
     // A lender that needs all of its memory gets all of it.
     for node in 0..usize::from(nodes) {
-        cluster.nodes[node].lending.set_room(0);
-        cluster.send(node);
+        cluster.set_room(node, 0);
     }
     cluster.rest(&mut rng);
     for node in &cluster.nodes {
         let lending = &node.lending;
-        assert_eq!((lending.pages_lent(), lending.room_granted()), (0, 0), "all was given back");
+        assert_eq!((lending.pages_lent(), lending.promised_bytes()), (0, 0), "all was given back");
     }
     cluster.seen
 }
@@ -371,7 +390,7 @@ fn the_simulation_reaches_every_crossing() {
 /// Two nodes whose messages the test delivers by hand.
 fn pair() -> Cluster {
     let mut cluster = Cluster::new(2, false, sound());
-    cluster.nodes[1].lending.set_room(1000);
+    cluster.set_room(1, pages(1000));
     cluster.evict(0, PageId(0));
     settle(&mut cluster);
     cluster
@@ -389,24 +408,50 @@ fn room_is_asked_for_granted_used_and_given_back() {
     (0..PAGES).for_each(|granule| cluster.evict(0, PageId(granule)));
     settle(&mut cluster);
     assert_eq!(account(&cluster), (i64::from(BATCH), PAGES));
-    // The lender needs all but 10 pages of it.
-    cluster.nodes[1].lending.set_room(10);
+    // The lender needs all but the memory of the first 10 of them.
+    let bytes_of = |range: std::ops::Range<u64>| -> u64 {
+        range.map(|granule| content(0, PageId(granule), 1).len() as u64).sum()
+    };
+    cluster.nodes[1].lending.set_room(bytes_of(0..10));
     assert_eq!(cluster.nodes[1].lending.pages_lent(), 10, "what it takes back is free at once");
-    cluster.send(1);
+    cluster.set_room(1, bytes_of(0..10));
     settle(&mut cluster);
-    assert_eq!((account(&cluster), cluster.nodes[0].lending.pages_here()), ((10, 10), PAGES - 10));
+    let home_bytes = cluster.nodes[0].lending.bytes_here();
+    assert_eq!((account(&cluster), home_bytes), ((10, 10), bytes_of(10..PAGES)));
     // Later it has room again, and is asked for it.
-    cluster.nodes[1].lending.set_room(1000);
+    cluster.set_room(1, pages(1000));
     cluster.now = cluster.now + Duration::from_secs(1);
     cluster.nodes[0].lending.handle_time(cluster.now);
     cluster.send(0);
     settle(&mut cluster);
-    assert_eq!((account(&cluster).1, cluster.nodes[0].lending.pages_here()), (PAGES, 0));
+    assert_eq!((account(&cluster).1, cluster.nodes[0].lending.bytes_here()), (PAGES, 0));
     cluster.come_home(&mut seeded(1));
     let tallies = cluster.nodes[0].lending.tallies();
     assert_eq!((tallies.borrowed, tallies.fetched), (2 * PAGES - 10, PAGES));
     let tallies = cluster.nodes[1].lending.tallies();
     assert_eq!((tallies.lent, tallies.taken_back), (2 * PAGES - 10, PAGES - 10));
+}
+
+#[test]
+fn short_pages_make_room_for_more_and_longer_versions_take_it_back() {
+    let mut cluster = Cluster::new(3, false, sound());
+    cluster.set_room(2, pages(20));
+    let lend = |cluster: &mut Cluster, granule: u64, stamp: u64, bytes: usize| {
+        cluster.now = cluster.now + Duration::from_secs(1);
+        let outcome = cluster.nodes[1].lending.lend(cluster.now, PageId(granule), stamp, &vec![7; bytes]);
+        cluster.send(1);
+        settle(cluster);
+        outcome
+    };
+    assert_eq!([0, 0].map(|_| lend(&mut cluster, 0, 0, 16)), [Lent::Asked, Lent::Sent]);
+    (1..30).for_each(|granule| assert_eq!(lend(&mut cluster, granule, granule, 16), Lent::Sent));
+    let lender = &cluster.nodes[2].lending;
+    assert_eq!(lender.lent_to(NodeId(1)), (42, 30), "what they are shorter is granted again");
+    assert_eq!((lender.bytes_here(), lender.promised_bytes()), (480, 480 + pages(12)));
+    // New versions in their place are whole pages: room is taken back first, then pages.
+    (0..30).for_each(|granule| _ = lend(&mut cluster, granule, 100 + granule, BYTES));
+    assert!(cluster.seen["revoke"] > 12 && cluster.seen["return"] > 0, "{:?}", cluster.seen);
+    assert!(cluster.nodes[2].lending.pages_lent() <= 20);
 }
 
 #[test]
@@ -424,12 +469,11 @@ fn much_unused_room_is_given_back_also_when_it_is_revoked_meanwhile() {
         settle(cluster);
     };
     let many = 5 * u64::from(BATCH);
-    cluster.nodes[1].lending.set_room(10 * many);
+    cluster.set_room(1, pages(10 * many));
     lend(&mut cluster, 0..many);
     (0..many).for_each(|page| cluster.nodes[0].lending.discard(PageId(page)));
     cluster.send(0);
-    cluster.nodes[1].lending.set_room(0);
-    cluster.send(1);
+    cluster.set_room(1, 0);
     settle(&mut cluster);
     assert_eq!(cluster.nodes[1].lending.lent_to(NodeId(0)).1, 0);
     assert!(cluster.seen["give back"] > 0 && cluster.seen["given twice"] > 0, "{:?}", cluster.seen);
@@ -466,7 +510,7 @@ fn each_node_asks_another_first_and_a_refusal_is_remembered() {
 #[test]
 fn a_lender_that_does_not_answer_is_passed_over() {
     let mut cluster = Cluster::new(3, false, sound());
-    (1..3).for_each(|node| cluster.nodes[node].lending.set_room(1000));
+    (1..3).for_each(|node| cluster.set_room(node, pages(1000)));
     let lend = |cluster: &mut Cluster, wait_ms: u64| {
         cluster.now = cluster.now + Duration::from_millis(wait_ms);
         let bytes = content(0, PageId(1), 1);
