@@ -406,7 +406,8 @@ struct MemoryArguments {
     swap: Option<String>,
     /// Memory that each node lends to nodes that are short of it, as 512M, or as 50% of its --memory-limit:
     /// there evicted pages go first that are homed on the node itself. A node lends only what it does not
-    /// need, and takes it back when it does [default: 0]
+    /// need, and takes it back when it does [default: 50% with --memory-limit or on several machines, without
+    /// --swap, and not over shm; otherwise 0]
     #[arg(long, value_name = "SIZE|PERCENT%")]
     lend: Option<String>,
 }
@@ -648,7 +649,8 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     }
     let page_size = check_page_size(&given.tracking.page_size)?;
     let memory_limit = check_memory_limit(&given.memory, page_size)?;
-    let lend = given.memory.lend.as_deref().map(check_lend).transpose()?.flatten();
+    let asked_lend = given.memory.lend.as_deref().map(check_lend).transpose()?;
+    let lend = asked_lend.flatten();
     if lend.is_some() && memory_limit.is_none() {
         return Err(Failure::new(
             "--lend is for nodes that are short of memory at their limit, and --memory-limit none sets none; leave out one of them",
@@ -662,6 +664,8 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         (limit, None) => limit,
         (_, Some(_)) => None,
     };
+    let has_lenders = lends_by_default(memory_limit.as_ref(), fabric, hosts.is_some());
+    let lend = if asked_lend.is_none() && has_lenders { Some(LEND_BY_DEFAULT) } else { lend };
     let mut program = given.program.into_iter();
     let (statistics_table, statistics_json) = check_statistics(given.reports.stats)?;
     Ok(RunOptions {
@@ -769,6 +773,16 @@ fn check_limit(size: &str, page_size: PageSize) -> Result<u64, Failure> {
         )));
     }
     Ok(bytes)
+}
+
+/// What a node lends at most if nothing is said.
+const LEND_BY_DEFAULT: LendLimit = LendLimit::Percent(50);
+
+/// Returns true if nodes lend each other memory if nothing is said: where that may gain something. The nodes
+/// of one machine share its memory, unless the user limits it. A disk that is given is used alone.
+fn lends_by_default(limit: Option<&MemoryLimit>, fabric: FabricKind, has_hosts: bool) -> bool {
+    limit.is_some_and(|limit| limit.swap.is_none() && (limit.bytes.is_some() || has_hosts))
+        && !fabric.shares_memory()
 }
 
 /// Parses how much memory a node lends at most.

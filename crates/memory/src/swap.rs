@@ -281,7 +281,13 @@ impl SwapStore {
         self.save(run, &mut copy, buffer, saved, false)
     }
 
-    fn may_save(&self) -> bool {
+    /// Returns true if granules may leave for a file.
+    pub(crate) fn has_file(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Returns false if no granule can be taken in at the moment.
+    pub(crate) fn may_save(&self) -> bool {
         self.file.is_some() || self.may_lend()
     }
 

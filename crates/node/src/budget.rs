@@ -57,6 +57,9 @@ const SAVED_AHEAD_BYTES_MAX: u64 = 8 << 20;
 /// After pages could not be saved ahead, that is not tried this many times.
 const SAVES_OMITTED: u32 = 64;
 
+/// Memory of other nodes is asked for when less than this fraction of the budget is left.
+const LENDERS_NEEDED_PART: u64 = 8;
+
 /// Pages are recorded once resident memory exceeds this fraction of the budget.
 const RECORDED_FROM_PART: u64 = 2;
 
@@ -220,6 +223,11 @@ impl Budget {
     /// stay.
     pub(crate) fn is_exceeded(&self, resident_bytes: u64) -> bool {
         resident_bytes > self.present_bytes.max(self.stuck_bytes)
+    }
+
+    /// Returns true if memory of other nodes may be needed soon.
+    pub(crate) fn needs_lenders(&self, resident_bytes: u64) -> bool {
+        resident_bytes > self.present_bytes - self.present_bytes / LENDERS_NEEDED_PART
     }
 
     /// Returns true if the budget was exceeded before and soon will be again, so that pages should leave now.

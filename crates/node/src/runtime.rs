@@ -27,6 +27,7 @@ use crate::runtime::lending::LentMemory;
 use crate::runtime::liveness::Peers;
 use crate::runtime::lulls::Lulls;
 use crate::runtime::mapping::Unmapped;
+use crate::runtime::on_demand::OnDemand;
 use crate::runtime::paging::Pager;
 use crate::runtime::ports::Ports;
 use crate::runtime::service::Service;
@@ -48,6 +49,7 @@ pub(crate) mod local;
 pub(crate) mod lulls;
 pub(crate) mod making;
 pub(crate) mod mapping;
+pub(crate) mod on_demand;
 pub(crate) mod one_sided;
 pub(crate) mod paging;
 pub(crate) mod ports;
@@ -76,6 +78,7 @@ pub struct Runtime {
     pub(crate) lending: Option<Arc<LentMemory>>,
     /// The work of the paging thread, if pages homed here may leave.
     pub(crate) pager: Option<Pager>,
+    pub(crate) on_demand: OnDemand,
     core: Mutex<Core>,
     pub(crate) serving: Serving,
     pub(crate) allocations: Allocations,
@@ -268,38 +271,9 @@ impl Runtime {
                 self.fatal("the service thread of a node reached an impossible state (see above): a fault of Hiroba's");
             }
         };
-        let started =
-            thread.spawn(serve).and_then(|_| self.start_lending()).and_then(|()| self.start_paging());
+        let started = thread.spawn(serve).map(drop);
         drop(signals);
         started.map_err(|source| NodeError::System { what: "starting the service thread", source })
-    }
-
-    /// Starts the thread that serves nodes with memory that this one lends. It takes no lock that is held by
-    /// a thread that waits for other nodes.
-    fn start_lending(&'static self) -> std::io::Result<()> {
-        let Some(lending) = &self.lending else { return Ok(()) };
-        let thread = std::thread::Builder::new().name("hiroba-lending".to_owned());
-        let serve = move || {
-            let until = || self.life.closed.load(Ordering::Acquire);
-            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lending.serve(until)));
-            if ended.is_err() {
-                self.fatal("the lending thread of a node reached an impossible state (see above): a fault of Hiroba's");
-            }
-        };
-        thread.spawn(serve).map(drop)
-    }
-
-    /// Starts the thread that has pages leave before a fault must wait for that.
-    fn start_paging(&'static self) -> std::io::Result<()> {
-        let Some(pager) = &self.pager else { return Ok(()) };
-        let thread = std::thread::Builder::new().name("hiroba-paging".to_owned());
-        let page = move || {
-            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.page(pager)));
-            if ended.is_err() {
-                self.fatal("the paging thread of a node reached an impossible state (see above): a fault of Hiroba's");
-            }
-        };
-        thread.spawn(page).map(drop)
     }
 
     /// Measures the cost of a fault outside the runtime, on the last page of this node's own arena.

@@ -95,6 +95,7 @@ impl Subject {
             | Message::SizeReply { .. }
             | Message::ProgramData { .. }
             | Message::Ports { .. }
+            | Message::LentMemory { .. }
             | Message::Alive => return None,
         };
         page.map(|page| Subject { page, is_known, is_for_home })

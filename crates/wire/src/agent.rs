@@ -108,8 +108,6 @@ pub enum ToAgent {
         address: IpAddr,
         /// How many nodes.
         nodes: u16,
-        /// Whether nodes lend each other memory.
-        lends: bool,
     },
     /// Start the nodes, up to the gate.
     Prepare(Box<Errand>),
@@ -146,8 +144,6 @@ pub enum FromAgent {
     Bound {
         /// The address of each node's socket.
         addresses: Vec<SocketAddr>,
-        /// The address of each node's socket for lent memory; empty if nodes lend none.
-        lending: Vec<SocketAddr>,
     },
     /// All nodes wait at the gate.
     Ready {

@@ -231,14 +231,12 @@ impl<'de> Visitor<'de> for KeyVisitor {
     }
 }
 
-/// The descriptors that come with a job's description: the node's socket, the one for lent memory, the file
-/// for its trace, then every node's frames, every node's board and every node's doorbell.
+/// The descriptors that come with a job's description: the node's socket, the file for its trace, then every
+/// node's frames, every node's board and every node's doorbell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Descriptors {
     /// A bound UDP socket, or a listening TCP socket, if the fabric needs one.
     pub socket: bool,
-    /// A listening TCP socket for memory that nodes lend each other, if they do.
-    pub lending: bool,
     /// The file for the node's trace, if the run is traced.
     pub trace: bool,
     /// How many nodes share memory, if the fabric is `shm`: each has frames; a board, which others read
@@ -249,7 +247,7 @@ pub struct Descriptors {
 impl Descriptors {
     /// Returns the number of descriptors.
     pub fn count(&self) -> usize {
-        [self.socket, self.lending, self.trace].into_iter().map(usize::from).sum::<usize>()
+        [self.socket, self.trace].into_iter().map(usize::from).sum::<usize>()
             + 3 * usize::from(self.shared_by)
     }
 }
@@ -285,8 +283,6 @@ pub struct JobDescription {
     pub dead_after_ms: u64,
     /// The address of each node's socket; the length is the number of nodes.
     pub addresses: Vec<SocketAddr>,
-    /// The address of each node's socket for lent memory; empty if nodes lend none.
-    pub lending: Vec<SocketAddr>,
     /// Program threads on each node.
     pub threads_per_node: u16,
     /// How memory is kept coherent.

@@ -469,6 +469,12 @@ pub enum Message<'a> {
     /// To a node of another host: a mere sign of life, so that a network that is cut is noticed even if no
     /// node needs it.
     Alive,
+    /// The sender needs memory of others, or has heard of a node that does: where it listens for messages
+    /// about that.
+    LentMemory {
+        /// The port at its address; 0 if it has none.
+        port: u16,
+    },
     /// During a search for data races, when the sender has left the job: it has sent all of its intervals.
     TouchedAll,
     /// The answer: everything that was sent before has been compared, and the launcher knows the result.
@@ -494,7 +500,7 @@ impl Message<'_> {
     }
 
     /// The names of all kinds of messages. The first byte of an encoded message is an index into this.
-    pub const KINDS: [&'static str; 54] = [
+    pub const KINDS: [&'static str; 55] = [
         "PageRequest",
         "PagesRequest",
         "PagesReply",
@@ -546,6 +552,7 @@ impl Message<'_> {
         "WordReply",
         "EarlyDiffs",
         "Alive",
+        "LentMemory",
         "TouchedAll",
         "TouchedHeard",
         "Ports",
@@ -701,6 +708,7 @@ impl<'a> Message<'a> {
             | Message::TouchedAll
             | Message::TouchedHeard
             | Message::Ports { .. }
+            | Message::LentMemory { .. }
             | Message::Alive => Ok(()),
         }
     }

@@ -34,6 +34,27 @@ fn a_node_keeps_its_pages_in_the_memory_of_another_in_every_way() {
 }
 
 #[test]
+fn nodes_lend_by_default_where_a_limit_is_set_and_no_disk() {
+    let program = compile(PROGRAM);
+    let borrowed = |options: &[&str]| {
+        let options = [&["--memory-limit", "4M"], options].concat();
+        let run = statistics(2, &options, &program, &["6", "keep"]);
+        (run.per_node[0].counters.pages_borrowed, run.per_node[0].counters.resident_bytes_max)
+    };
+    for fabric in ["udp", "tcp"] {
+        let (pages, most) = borrowed(&["--fabric", fabric]);
+        assert!(
+            pages > 600 && most < (4 << 20) + (3 << 19),
+            "{fabric}: {pages} pages, {most} bytes of 4 MiB"
+        );
+    }
+    let swap = std::env::temp_dir();
+    for options in [&["--fabric", "shm"][..], &["--swap", swap.to_str().unwrap()], &["--lend", "0"]] {
+        assert_eq!(borrowed(options).0, 0, "{options:?}");
+    }
+}
+
+#[test]
 fn what_compresses_takes_less_of_lenders_memory() {
     let program = compile(PROGRAM);
     let lend = ["--memory-limit", "4M", "--lend", "100%", "--fabric", "udp"];

@@ -149,7 +149,7 @@ fn check_job(job: &JobDescription) {
         (job.coherence.protocol.as_str(), job.transport.fabric.name(), job.threads_per_node),
         ("hlrc", "udp", 1)
     );
-    assert_eq!(job.descriptors, Descriptors { socket: true, lending: false, trace: false, shared_by: 0 });
+    assert_eq!(job.descriptors, Descriptors { socket: true, trace: false, shared_by: 0 });
 }
 
 /// Says hello at the door with one end of a new channel, and returns the other.

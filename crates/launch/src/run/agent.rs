@@ -257,14 +257,11 @@ impl Agent {
 
     fn obey(&mut self, message: ToAgent, happenings: &mut Vec<Happening>) -> Result<(), Stop> {
         match message {
-            ToAgent::Bind { fabric, address, nodes, lends } => {
-                let bound = limits::prepare_descriptors(nodes, nodes, 1, Piped::EACH, fabric, lends)
-                    .and_then(|_| Endpoints::open(fabric, address, nodes, lends));
+            ToAgent::Bind { fabric, address, nodes } => {
+                let bound = limits::prepare_descriptors(nodes, nodes, 1, Piped::EACH, fabric, false)
+                    .and_then(|_| Endpoints::open(fabric, address, nodes));
                 let endpoints = self.or_refuse(bound)?;
-                self.channel.send(&FromAgent::Bound {
-                    addresses: endpoints.addresses().to_vec(),
-                    lending: endpoints.lending_addresses(),
-                })?;
+                self.channel.send(&FromAgent::Bound { addresses: endpoints.addresses().to_vec() })?;
                 self.endpoints = Some(endpoints);
             }
             ToAgent::Prepare(errand) => {

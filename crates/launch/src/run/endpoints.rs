@@ -20,8 +20,6 @@ pub struct Endpoints {
     sockets: Vec<Option<OwnedFd>>,
     /// The address of each node's socket.
     addresses: Vec<SocketAddr>,
-    /// Each node's listening socket for memory that nodes lend each other, and its address, if they do.
-    lending: Vec<(OwnedFd, SocketAddr)>,
     /// Each node's frames, board and doorbell, which all nodes get.
     frames: Vec<OwnedFd>,
     boards: Vec<OwnedFd>,
@@ -29,16 +27,13 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// Opens endpoints for `nodes` nodes at `ip`, an address of this machine. `lends` says that the nodes
-    /// lend each other memory.
-    pub fn open(fabric: FabricKind, ip: IpAddr, nodes: u16, lends: bool) -> Result<Endpoints, Failure> {
-        let endpoints = match fabric {
+    /// Opens endpoints for `nodes` nodes at `ip`, an address of this machine.
+    pub fn open(fabric: FabricKind, ip: IpAddr, nodes: u16) -> Result<Endpoints, Failure> {
+        match fabric {
             FabricKind::Udp => Endpoints::of_sockets((0..nodes).map(|_| bind_udp(ip)), "UDP", ip),
             FabricKind::Tcp => Endpoints::of_sockets((0..nodes).map(|_| bind_tcp(ip)), "TCP", ip),
             FabricKind::SharedMemory => Endpoints::of_memory(nodes),
-        }?;
-        let lending = if lends { bind_all((0..nodes).map(|_| bind_tcp(ip)), "TCP", ip)? } else { Vec::new() };
-        Ok(Endpoints { lending, ..endpoints })
+        }
     }
 
     fn of_sockets(
@@ -49,7 +44,7 @@ impl Endpoints {
         let bound = bind_all(bound, what, ip)?;
         let (sockets, addresses) = bound.into_iter().map(|(socket, address)| (Some(socket), address)).unzip();
         let (frames, boards, doorbells) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Endpoints { sockets, addresses, lending: Vec::new(), frames, boards, doorbells })
+        Ok(Endpoints { sockets, addresses, frames, boards, doorbells })
     }
 
     fn of_memory(nodes: u16) -> Result<Endpoints, Failure> {
@@ -64,7 +59,6 @@ impl Endpoints {
         Ok(Endpoints {
             sockets: (0..nodes).map(|_| None).collect(),
             addresses: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); usize::from(nodes)],
-            lending: Vec::new(),
             frames: (0..nodes).map(|_| file("hiroba-frames")).collect::<Result<_, _>>()?,
             boards: (0..nodes).map(|_| file("hiroba-board")).collect::<Result<_, _>>()?,
             doorbells: (0..nodes).map(|_| doorbell()).collect::<Result<_, _>>()?,
@@ -76,18 +70,10 @@ impl Endpoints {
         &self.addresses
     }
 
-    /// Returns the address of each node's socket for lent memory, by node, if they lend any.
-    pub fn lending_addresses(&self) -> Vec<SocketAddr> {
-        self.lending.iter().map(|(_, address)| *address).collect()
-    }
-
     /// Takes apart what nodes get.
     pub fn into_parts(self) -> Parts {
-        let mut lending: Vec<_> = self.lending.into_iter().map(|(socket, _)| Some(socket)).collect();
-        lending.resize_with(self.sockets.len(), || None);
         Parts {
             sockets: self.sockets,
-            lending,
             shared: self.frames.into_iter().chain(self.boards).chain(self.doorbells).collect(),
         }
     }
@@ -98,8 +84,6 @@ impl Endpoints {
 pub struct Parts {
     /// Each node's socket, if the fabric uses sockets.
     pub sockets: Vec<Option<OwnedFd>>,
-    /// Each node's socket for lent memory, if nodes lend any.
-    pub lending: Vec<Option<OwnedFd>>,
     /// What all nodes share: every node's frames, board and doorbell.
     pub shared: Vec<OwnedFd>,
 }

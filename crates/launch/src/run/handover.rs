@@ -21,7 +21,6 @@ pub struct Handover {
     /// The description for the first node of this machine.
     job: JobDescription,
     sockets: Vec<Option<OwnedFd>>,
-    lending: Vec<Option<OwnedFd>>,
     traces: Vec<Option<OwnedFd>>,
     /// What all nodes get: each node's frames, then each one's board, then each one's doorbell.
     shared: Vec<OwnedFd>,
@@ -37,10 +36,10 @@ pub struct Given {
 impl Handover {
     /// Prepares the handover for the nodes of `job` that run on this machine.
     pub fn new(job: JobDescription, endpoints: Endpoints, traces: Vec<OwnedFd>) -> Handover {
-        let Parts { sockets, lending, shared } = endpoints.into_parts();
+        let Parts { sockets, shared } = endpoints.into_parts();
         let mut traces: Vec<_> = traces.into_iter().map(Some).collect();
         traces.resize_with(sockets.len(), || None);
-        Handover { job, sockets, lending, traces, shared }
+        Handover { job, sockets, traces, shared }
     }
 
     /// Gives the node at `place` what it has not got yet, over its own channel, and drops what no other node
@@ -49,7 +48,7 @@ impl Handover {
     /// # Errors
     /// Fails if the system accepts no more at present (`AGAIN`, `TOOMANYREFS`), or if the node is gone.
     pub fn give(&mut self, place: usize, channel: BorrowedFd<'_>, given: &mut Given) -> Result<(), Errno> {
-        let own = [&self.sockets[place], &self.lending[place], &self.traces[place]];
+        let own = [&self.sockets[place], &self.traces[place]];
         let all: Vec<BorrowedFd<'_>> =
             own.into_iter().flatten().chain(&self.shared).map(AsFd::as_fd).collect();
         while !given.described || given.descriptors < all.len() {
@@ -62,7 +61,7 @@ impl Handover {
             send(channel, &message, &all[given.descriptors..next])?;
             *given = Given { described: true, descriptors: next };
         }
-        (self.sockets[place], self.lending[place], self.traces[place]) = (None, None, None);
+        (self.sockets[place], self.traces[place]) = (None, None);
         Ok(())
     }
 
@@ -71,7 +70,6 @@ impl Handover {
         job.node = NodeId(self.job.node.0 + place as u16);
         job.descriptors = Descriptors {
             socket: self.sockets[place].is_some(),
-            lending: self.lending[place].is_some(),
             trace: self.traces[place].is_some(),
             shared_by: (self.shared.len() / 3) as u16,
         };

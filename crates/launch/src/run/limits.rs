@@ -30,7 +30,8 @@ pub struct NodeLimit {
 }
 
 /// Raises this process's soft limit as far as the job needs, `nodes` of which run here, and returns the
-/// limits of the nodes. `lends` says that nodes lend each other memory.
+/// limits of the nodes. `lends` says that nodes lend each other memory; a node that gets too few descriptors
+/// for that lends and borrows nothing.
 ///
 /// Only the launcher gets the raised limit: programs that close every possible descriptor at start, or use
 /// `select`, do not expect a million.
@@ -47,12 +48,12 @@ pub fn prepare_descriptors(
     let mut need = needed(nodes, threads_per_node, piped, fabric, open);
     // A node opens descriptors for all its peers, wherever they run.
     need.node = needed(nodes_of_job, threads_per_node, piped, fabric, open).node;
-    if lends {
-        // A listening socket for each node, and a connection between every two.
-        need.launcher += u64::from(nodes);
-        need.node += 1 + FabricKind::Tcp.descriptors(nodes_of_job).own;
-    }
     let hard = given.maximum.unwrap_or(u64::MAX);
+    if lends {
+        // A listening socket, and a connection to each other node.
+        let wanted = need.node + 1 + FabricKind::Tcp.descriptors(nodes_of_job).own;
+        need.node = need.node.max(wanted.min(hard));
+    }
     let soft = given.current.unwrap_or(u64::MAX);
     if need.launcher.max(need.node) > hard {
         return Err(too_few(nodes, &need, hard));

@@ -108,8 +108,6 @@ pub struct Answers {
     pub greeting: Option<Greeting>,
     /// The addresses of its nodes' sockets.
     pub addresses: Option<Vec<SocketAddr>>,
-    /// The addresses of its nodes' sockets for lent memory, if nodes lend any.
-    pub lending: Option<Vec<SocketAddr>>,
     /// Its nodes' processes, which wait at the gate.
     pub pids: Option<Vec<i32>>,
 }
@@ -327,8 +325,8 @@ impl RemoteHost {
     fn take_answer(&mut self, message: FromAgent) -> Result<(), Failure> {
         let (name, nodes) = (&self.name, self.nodes);
         match message {
-            FromAgent::Bound { addresses, lending } if addresses.len() == nodes => {
-                (self.answers.addresses, self.answers.lending) = (Some(addresses), Some(lending));
+            FromAgent::Bound { addresses } if addresses.len() == nodes => {
+                self.answers.addresses = Some(addresses);
             }
             FromAgent::Ready { pids } if pids.len() == nodes => self.answers.pids = Some(pids),
             FromAgent::Refused { status, sentence } => {

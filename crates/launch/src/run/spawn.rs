@@ -183,12 +183,12 @@ fn fork_all(common: &Common) -> Result<Vec<Spawned>, Failure> {
     Ok(nodes)
 }
 
-/// Describes a new job for its first node. `hosts` gives the machine of each node, `addresses` where its
-/// socket is bound, and `lending` where the one for lent memory is.
+/// Describes a new job for its first node. `hosts` gives the machine of each node, and `addresses` where its
+/// socket is bound.
 pub fn describe_job(
     options: &RunOptions,
     hosts: Vec<u16>,
-    [addresses, lending]: [Vec<SocketAddr>; 2],
+    addresses: Vec<SocketAddr>,
     dead_after: Option<Duration>,
 ) -> Result<JobDescription, Failure> {
     Ok(JobDescription {
@@ -205,7 +205,6 @@ pub fn describe_job(
         hosts,
         dead_after_ms: liveness::in_milliseconds(dead_after),
         addresses,
-        lending,
         threads_per_node: options.threads_per_node,
         coherence: options.coherence.clone(),
         transport: options.transport,

@@ -82,18 +82,11 @@ pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Resul
     check_debugged(plan, &share)?;
     let ground = Ground::prepare(plan, options, &share)?;
     remote.bind(plan, options, &share)?;
-    let endpoints = Endpoints::open(
-        options.transport.fabric,
-        share.address,
-        share.nodes_here,
-        options.coherence.lend.is_some(),
-    )?;
+    let endpoints = Endpoints::open(options.transport.fabric, share.address, share.nodes_here)?;
     let traces = trace.map(|trace| trace.open_files(share.first_here, share.nodes_here)).transpose()?;
     let addresses = remote.all_addresses(plan, endpoints.addresses(), |answers| answers.addresses.as_ref());
-    let here = endpoints.lending_addresses();
-    let lending = remote.all_addresses(plan, &here, |answers| answers.lending.as_ref());
     let dead_after = liveness::dead_after(options, plan.hosts.len() > 1);
-    let mut job = spawn::describe_job(options, share.host_of_each(), [addresses, lending], dead_after)?;
+    let mut job = spawn::describe_job(options, share.host_of_each(), addresses, dead_after)?;
     remote.prepare(options, &job)?;
     (job.node, job.coherence.fault_source) = (NodeId(share.first_here as u16), ground.fault_source);
     let wakefulness = Wakefulness::ask_for(options.low_latency);
@@ -296,7 +289,6 @@ impl Remote<'_> {
                 fabric: options.transport.fabric,
                 address: placed.address,
                 nodes: share.nodes[place],
-                lends: options.coherence.lend.is_some(),
             });
         }
         self.await_all("have made their endpoints", PREPARING_LIMIT, |host| host.answers.addresses.is_some())

@@ -205,6 +205,17 @@ impl SharedMemory {
         swap.store.discard(range);
     }
 
+    /// Returns false if no page can leave at the moment: there is no swap file, and no other node has memory to
+    /// spare.
+    pub fn may_page_out(&self) -> bool {
+        self.swap.get().is_some_and(|swap| swap.store.may_save())
+    }
+
+    /// Returns true if pages may leave for a file.
+    pub fn has_swap_file(&self) -> bool {
+        self.swap.get().is_some_and(|swap| swap.store.has_file())
+    }
+
     /// Returns true if any page is out.
     pub fn is_any_out(&self) -> bool {
         self.swap_with_any().is_some()

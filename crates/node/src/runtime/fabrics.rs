@@ -15,7 +15,6 @@ use hiroba_wire::FabricKind;
 /// Descriptors that the launcher has passed to this node for its use alone.
 pub(crate) struct Ends {
     socket: Option<OwnedFd>,
-    lending: Option<OwnedFd>,
     trace: Option<OwnedFd>,
     files: ShmFiles,
 }
@@ -26,7 +25,6 @@ impl Ends {
         let came = job.descriptors;
         Ends {
             socket: passed.next_if(came.socket),
-            lending: passed.next_if(came.lending),
             trace: passed.next_if(came.trace),
             files: ShmFiles {
                 frames: passed.take(came.shared_by),
@@ -58,20 +56,6 @@ impl Ends {
         let Some(file) = self.trace.take() else { return Ok(None) };
         let recorder = Recorder::of_job(job, file, granule_bytes);
         recorder.map(Some).map_err(|source| NodeError::System { what: "beginning the trace", source })
-    }
-
-    /// Opens the fabric for memory that nodes lend each other, if they do. It is one of its own, so that a
-    /// thread that waits for a lent page need not handle any other message, whatever locks it has.
-    pub(crate) fn open_lending(&mut self, job: &JobDescription) -> Result<Option<TcpFabric>, NodeError> {
-        let Some(socket) = self.lending.take() else { return Ok(None) };
-        let config = FabricConfig {
-            local: job.node,
-            addresses: job.lending.clone(),
-            job: job.job,
-            key: job.key.clone(),
-            inject: None,
-        };
-        Ok(Some(TcpFabric::open(socket, config)?))
     }
 
     /// Opens the fabric of a job of several nodes.

@@ -3,13 +3,19 @@
 //! A thread that moves pages out or in waits for other nodes, and may have the core's lock. They answer
 //! nevertheless, because what serves them here, the *lending thread*, takes only the machine's lock, and a
 //! waiting thread receives its answer itself. If it receives another thread's, it wakes that one.
+//!
+//! Nothing of this exists before a node needs it. That node listens and tells all others where, by an ordinary
+//! message; each of them does the same. A node that knows where all listen opens the fabric. Until then nothing
+//! can be lent.
 
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant as Clock};
 
 use hiroba_base::{Instant, NodeId, PageId};
-use hiroba_fabric::{Fabric, TcpFabric, Unsent};
+use hiroba_fabric::{Fabric, FabricConfig, FabricError, TcpFabric, Unsent};
 use hiroba_memory::{LenderLost, Lenders, SealedGranule, SharedMemory};
 use hiroba_paging::lending::{Lending, Lent, Lost, Message, Tallies};
 use hiroba_wire::control::JobDescription;
@@ -51,9 +57,22 @@ struct Machine {
     grants_not_awaited_until: Option<Clock>,
 }
 
+/// What nodes tell each other before they can lend.
+struct Meeting {
+    config: FabricConfig,
+    has_listened: bool,
+    listener: Option<OwnedFd>,
+    /// By node; 0 for one that cannot take part.
+    ports: Vec<Option<u16>>,
+}
+
 /// One node's part in lending.
 pub(crate) struct LentMemory {
-    fabric: TcpFabric,
+    /// Opened when all nodes have met.
+    fabric: OnceLock<TcpFabric>,
+    meeting: Mutex<Meeting>,
+    /// Signalled when they have.
+    met: Condvar,
     machine: Mutex<Machine>,
     memory: Arc<SharedMemory>,
     granule_bytes: usize,
@@ -77,27 +96,86 @@ impl core::fmt::Debug for LentMemory {
 }
 
 impl LentMemory {
+    /// Makes the part of a node that has a memory limit, and lends at most `lend_bytes_max`.
     pub(crate) fn new(
-        fabric: TcpFabric,
         job: &JobDescription,
+        lend_bytes_max: u64,
         limit_bytes: u64,
         memory: Arc<SharedMemory>,
     ) -> LentMemory {
+        let config = FabricConfig {
+            local: job.node,
+            addresses: job.addresses.clone(),
+            job: job.job,
+            key: job.key.clone(),
+            inject: None,
+        };
+        let ports = vec![None; job.addresses.len()];
         let granule_bytes = memory.granule().bytes();
         let lending = Lending::new(job.node, job.addresses.len() as u16, granule_bytes as u64);
-        let lend = job.coherence.lend.map_or(0, |lend| lend.bytes_of(limit_bytes));
         LentMemory {
-            fabric,
+            fabric: OnceLock::new(),
+            meeting: Mutex::new(Meeting { config, has_listened: false, listener: None, ports }),
+            met: Condvar::new(),
             machine: Mutex::new(Machine { lending, kept_bytes: 0, grants_not_awaited_until: None }),
             granule_bytes,
             memory,
             limit_bytes: AtomicU64::new(limit_bytes),
-            lend_bytes_max: lend,
+            lend_bytes_max,
             dead_after: (job.dead_after_ms > 0).then(|| Duration::from_millis(job.dead_after_ms)),
             began: Clock::now(),
             received: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
         }
+    }
+
+    /// Records where another node listens.
+    pub(crate) fn hear(&self, from: NodeId, port: u16) {
+        self.meeting.lock().unwrap_or_else(PoisonError::into_inner).ports[from.index()] = Some(port);
+    }
+
+    /// Listens, and calls `announce` with the port, if that has not been done. Opens the fabric if it is known
+    /// where all nodes listen, and returns true then. Called by the service thread alone.
+    ///
+    /// # Errors
+    /// Fails if the fabric cannot be opened.
+    pub(crate) fn meet(&self, announce: impl FnOnce(u16)) -> Result<bool, FabricError> {
+        let mut meeting = self.meeting.lock().unwrap_or_else(PoisonError::into_inner);
+        let me = meeting.config.local.index();
+        if !std::mem::replace(&mut meeting.has_listened, true) {
+            let listener = TcpListener::bind((meeting.config.addresses[me].ip(), 0));
+            let bound = listener.and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
+            // A node without a descriptor to spare takes no part, and neither do the others then.
+            let (port, listener) = bound.map_or((0, None), |(port, listener)| (port, Some(listener.into())));
+            meeting.ports[me] = Some(port);
+            meeting.listener = listener;
+            announce(port);
+        }
+        let ports: Option<Vec<u16>> = meeting.ports.iter().copied().collect();
+        let Some(ports) = ports.filter(|ports| !ports.contains(&0)) else { return Ok(false) };
+        let Some(listener) = meeting.listener.take() else { return Ok(false) };
+        let addresses = meeting.config.addresses.iter().zip(ports);
+        let addresses = addresses.map(|(address, port)| SocketAddr::new(address.ip(), port)).collect();
+        let fabric = TcpFabric::open(listener, FabricConfig { addresses, ..meeting.config.clone() })?;
+        let is_first = self.fabric.set(fabric).is_ok();
+        self.met.notify_all();
+        Ok(is_first)
+    }
+
+    /// Returns true if all nodes have met.
+    pub(crate) fn have_met(&self) -> bool {
+        self.fabric.get().is_some()
+    }
+
+    /// Waits until all nodes have met, but no longer than `time`.
+    pub(crate) fn await_meeting(&self, time: Duration) {
+        let meeting = self.meeting.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.met.wait_timeout_while(meeting, time, |_| !self.have_met()));
+    }
+
+    /// Returns the fabric, which is open when there is anything to send.
+    fn fabric(&self) -> &TcpFabric {
+        self.fabric.get().expect("nothing is lent before all nodes have met")
     }
 
     pub(crate) fn tallies(&self) -> Tallies {
@@ -143,7 +221,7 @@ impl LentMemory {
         let mut posted = Posted::new();
         while let Some((to, message)) = machine.lending.poll_send() {
             let (head, content) = message.encode();
-            if self.fabric.post(to, Unsent::new(&[&head, content])) && !posted.contains(&to) {
+            if self.fabric().post(to, Unsent::new(&[&head, content])) && !posted.contains(&to) {
                 posted.push(to);
             }
         }
@@ -152,7 +230,7 @@ impl LentMemory {
         self.memory.note_kept_bytes(before, kept_bytes);
         own_memory::note_elsewhere(before, kept_bytes);
         drop(machine);
-        posted.into_iter().for_each(|to| self.fabric.push(to));
+        posted.into_iter().for_each(|to| self.fabric().push(to));
     }
 
     fn handle(&self, from: NodeId, bytes: &[u8]) {
@@ -174,12 +252,12 @@ impl LentMemory {
     /// anything came.
     fn receive(&self, wakes: u64, time: Duration, me: u32) {
         let before = self.received.load(Ordering::Relaxed);
-        let result = self.fabric.poll_since(wakes, Some(time), &mut |from, bytes| self.handle(from, bytes));
+        let result = self.fabric().poll_since(wakes, Some(time), &mut |from, bytes| self.handle(from, bytes));
         if let Err(error) = result {
             Runtime::end_for(&format!("cannot receive from other nodes about lent memory: {error}"));
         }
         if self.waiting.load(Ordering::SeqCst) > me && self.received.load(Ordering::Relaxed) != before {
-            self.fabric.wake();
+            self.fabric().wake();
         }
     }
 
@@ -188,7 +266,7 @@ impl LentMemory {
         // It runs for microseconds, and while it waits for a processor another node stands still.
         ask_for_short_slices();
         while !is_over() {
-            self.receive(self.fabric.wakes(), LOOK_EVERY, 0);
+            self.receive(self.fabric().wakes(), LOOK_EVERY, 0);
             let mut machine = self.lock();
             machine.lending.handle_time(self.now());
             self.release(machine);
@@ -199,7 +277,7 @@ impl LentMemory {
     fn wait<T>(&self, mut look: impl FnMut(&mut Machine) -> Option<T>) -> T {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let outcome = loop {
-            let wakes = self.fabric.wakes();
+            let wakes = self.fabric().wakes();
             let mut machine = self.lock();
             let outcome = look(&mut machine);
             self.release(machine);
@@ -231,18 +309,21 @@ impl LentMemory {
 
     /// Returns the lender that has been silent for too long, if there is one.
     fn silent_lender(&self) -> Option<NodeId> {
-        let (node, silence) = self.fabric.longest_silence()?;
+        let (node, silence) = self.fabric().longest_silence()?;
         self.dead_after.is_some_and(|dead_after| silence >= dead_after).then_some(node)
     }
 }
 
 impl Lenders for LentMemory {
     fn may_lend(&self) -> bool {
-        self.lock().lending.may_lend(self.now())
+        self.have_met() && self.lock().lending.may_lend(self.now())
     }
 
     fn lend(&self, granules: &[SealedGranule<'_>]) -> usize {
         let mut lent = 0;
+        if !self.have_met() {
+            return lent;
+        }
         let mut machine = self.lock();
         for &SealedGranule { granule, stamp, bytes } in granules {
             if machine.lending.lend(self.now(), granule, stamp, bytes) != Lent::Sent {
@@ -255,8 +336,8 @@ impl Lenders for LentMemory {
             lent += 1;
         }
         self.release(machine);
-        while self.fabric.backlog_bytes_all() > BACKLOG_BYTES_MAX && self.silent_lender().is_none() {
-            self.receive(self.fabric.wakes(), NAP, 0);
+        while self.fabric().backlog_bytes_all() > BACKLOG_BYTES_MAX && self.silent_lender().is_none() {
+            self.receive(self.fabric().wakes(), NAP, 0);
         }
         lent
     }

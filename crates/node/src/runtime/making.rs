@@ -32,6 +32,7 @@ use crate::runtime::lending::LentMemory;
 use crate::runtime::liveness::Peers;
 use crate::runtime::lulls::Lulls;
 use crate::runtime::mapping::Unmapped;
+use crate::runtime::on_demand::OnDemand;
 use crate::runtime::paging::Pager;
 use crate::runtime::ports::Ports;
 use crate::runtime::service::Service;
@@ -86,12 +87,10 @@ impl Runtime {
         let page_size = default_page_size(&memory, job.coherence.page_size)?;
         let headroom = (nodes > 1).then(|| Headroom::find(nodes_here(&job)));
         let budget = budget_of(&job, page_size, headroom.as_ref())?;
-        let lending = match (ends.open_lending(&job)?, &budget) {
-            (Some(fabric), Some(budget)) => {
-                Some(Arc::new(LentMemory::new(fabric, &job, budget.limit_bytes, Arc::clone(&memory))))
-            }
-            _ => None,
-        };
+        let lending = job.coherence.lend.filter(|_| nodes > 1).map(|lend| {
+            let limit_bytes = budget.as_ref().map_or(0, |budget| budget.limit_bytes);
+            Arc::new(LentMemory::new(&job, lend.bytes_of(limit_bytes), limit_bytes, Arc::clone(&memory)))
+        });
         let lenders = lending.clone().map(|lending| lending as Arc<dyn Lenders>);
         swap::open(&job, &memory, lenders, |error| Runtime::end_for(&error.to_string()))?;
         let write_tracking = if protocol.needs_write_faults() {
@@ -245,6 +244,7 @@ impl Runtime {
             fabric,
             lending,
             pager,
+            on_demand: OnDemand::default(),
             core: Mutex::new(core),
             serving: Serving { service, lulls, messages_received: AtomicU64::new(0), peers },
             allocations: Allocations { heap, space, regions_made: Mutex::new(()) },
@@ -430,7 +430,11 @@ fn budget_of(
     let Some(bytes) = limit.bytes.or_else(share) else { return Ok(None) };
     let budget = Budget::new(bytes, page_bytes, kind);
     let budget = if limit.bytes.is_none() { budget.by_default() } else { budget };
-    Ok(Some(if limit.swap.is_some() || !job.lending.is_empty() { budget.with_swap(kind) } else { budget }))
+    Ok(Some(if limit.swap.is_some() || job.coherence.lend.is_some() {
+        budget.with_swap(kind)
+    } else {
+        budget
+    }))
 }
 
 fn open_faults(

@@ -3,7 +3,7 @@
 //! A thread that brings a page in may find memory full. If it had to write others to the disk first, it would
 //! wait, with the core's lock, and the node's other threads with it. So this thread saves the pages that
 //! leave next, without that lock, and has them leave, a few at a time, when the budget is almost exceeded. It
-//! sleeps as long as the budget was never exceeded.
+//! is started when the budget is exceeded for the first time (`on_demand.rs`).
 //!
 //! It also brings in the pages ahead of streams ([`Streams`]), in small pieces, after each of which others
 //! may leave.
@@ -205,6 +205,7 @@ impl Runtime {
     /// Brings in what is out of the page that a thread of the program has touched. The thread calls it
     /// itself, before it takes the core's lock, so that others do not wait for the disk.
     pub(crate) fn bring_back(&self, class: TimeClass, granule: PageId) {
+        self.await_lending(class);
         if self.pager.is_some() && self.memory.is_any_out() {
             let _inside = self.account.enter(&self.threads, class);
             self.bring_in_touched(granule);

@@ -262,7 +262,7 @@ impl Aside {
 
 impl Runtime {
     /// Runs the service thread until the launcher closes the job.
-    pub(crate) fn serve_others(&self) {
+    pub(crate) fn serve_others(&'static self) {
         self.service().introduce();
         let events = self.faults.as_ref().and_then(|faults| faults.events());
         if let Some(events) = events {
@@ -297,6 +297,7 @@ impl Runtime {
                 self.look_after_peers();
             }
             self.watch_headroom(&mut headroom_due);
+            self.start_on_demand();
             self.send_owing_packets();
             let spins = spin_until.is_some_and(|until| Instant::now() < until);
             let nap = if spins { Duration::ZERO } else { self.nap() };
@@ -389,8 +390,9 @@ impl Runtime {
     }
 
     /// Passes faults to the engine. Returns true if threads are still stopped in any of them.
-    fn handle_events(&self, faults: &[Fault]) -> bool {
+    fn handle_events(&'static self, faults: &[Fault]) -> bool {
         let mut stopped = false;
+        self.await_lending_and_serve();
         faults.iter().for_each(|fault| self.bring_in_touched(fault.page));
         self.tell(|core| {
             for fault in faults {
@@ -457,6 +459,7 @@ impl Runtime {
                 });
             }
             Message::Ports { bytes } => self.take_port_packet(from, bytes),
+            Message::LentMemory { port } => self.hear_of_lending(from, port),
             Message::Alive => drop(self.serving.peers.signs_received.fetch_add(1, Ordering::Relaxed)),
             message => {
                 self.bring_in_for_message(&message);

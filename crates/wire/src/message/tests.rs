@@ -140,6 +140,7 @@ fn samples() -> Vec<Message<'static>> {
             version,
         },
         Message::Alive,
+        Message::LentMemory { port: 40_000 },
     ]
 }
 

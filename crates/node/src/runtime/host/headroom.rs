@@ -87,7 +87,7 @@ impl Runtime {
             ),
             Some(budget) => {
                 let origin = if budget.is_default { "by default" } else { "by --memory-limit" };
-                let advice = if budget.has_swap() {
+                let advice = if self.memory.has_swap_file() {
                     "use more machines, or allow more memory"
                 } else {
                     "let them leave for a disk (--swap DIR), have copies of other nodes' pages leave sooner (a lower \

@@ -153,7 +153,9 @@ impl Runtime {
                 @ (MemoryError::SwapFull { .. } | MemoryError::SwapWrite { .. } | MemoryError::NoLender),
             ) => {
                 core.budget.iter_mut().for_each(Budget::note_swap_failure);
-                if !std::mem::replace(&mut core.is_swap_failure_told, true) {
+                // That others have no memory to spare is told if the limit is exceeded by much.
+                let is_told = error != MemoryError::NoLender;
+                if is_told && !std::mem::replace(&mut core.is_swap_failure_told, true) {
                     self.remark(error.to_string());
                 }
             }
@@ -184,6 +186,10 @@ impl Runtime {
     fn evict_some(&self, core: &mut Core, count: u64) -> bool {
         let held_bytes = core.held_bytes(&self.memory);
         let Some(budget) = &mut core.budget else { return false };
+        if budget.has_swap() && !self.memory.may_page_out() {
+            // The program would lose access to pages that cannot leave.
+            budget.note_swap_failure();
+        }
         let leavers = budget.choose(held_bytes, count);
         if leavers.is_empty() {
             return false;
@@ -225,6 +231,9 @@ impl Runtime {
         let held_bytes = core.held_bytes(&self.memory);
         let Some(budget) = &core.budget else { return };
         let is_exceeded = budget.is_exceeded(held_bytes);
+        if budget.needs_lenders(held_bytes) {
+            self.want_lending();
+        }
         if let Some(lending) = &self.lending {
             let beside = held_bytes.saturating_sub(self.memory.resident_bytes());
             lending.note_limit(budget.present_bytes().saturating_sub(beside));
@@ -238,15 +247,18 @@ impl Runtime {
             }
             return;
         }
+        self.want_paging();
         while self.evict_some(core, LEAVERS_MAX) {}
         self.save_ahead(core);
         let held_bytes = core.held_bytes(&self.memory);
         let Core { budget: Some(budget), is_shortage_told, .. } = core else { return };
         let (limit_kib, has_swap, is_default) =
-            (budget.limit_bytes >> 10, budget.has_swap(), budget.is_default);
+            (budget.limit_bytes >> 10, self.memory.has_swap_file(), budget.is_default);
         if budget.end(held_bytes) && !std::mem::replace(is_shortage_told, true) {
             let what_leaves = if has_swap {
                 "no more of them can leave at the moment: use more nodes, or a higher limit"
+            } else if self.lending.is_some() {
+                "no other node has memory to spare: use more nodes, a higher limit, or --swap DIR"
             } else {
                 "only copies of other nodes' pages can leave: use more nodes, a higher limit, or --swap DIR"
             };
