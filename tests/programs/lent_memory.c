@@ -3,6 +3,8 @@
  * a region homed on it, of the first argument's MiB, and reads and changes it in two orders. With "back" all
  * other nodes then fill regions of their own, of the third argument's MiB, for which they take their memory
  * back, and all data are as they were. With "kill" the last node kills itself while it has pages of node 0.
+ * With "stop" node 1 stops while it has some. Node 2 reads all, and node 0 must still answer node 3, which
+ * has node 1 continue.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -39,7 +41,7 @@ static void expect(const uint64_t *region, size_t words, uint64_t round)
 int main(int argc, char **argv)
 {
     join(&argc, &argv);
-    CHECK(argc >= 3, "expected: MIB keep|short|back|kill [MIB]");
+    CHECK(argc >= 3, "expected: MIB keep|short|back|kill|stop [MIB]");
     is_short = strcmp(argv[2], "short") == 0;
     size_t words = ((size_t)atol(argv[1]) << 20) / sizeof(uint64_t);
     uint64_t *region = hiroba_alloc_at(words * sizeof *region, 0);
@@ -69,6 +71,29 @@ int main(int argc, char **argv)
         if (me == 0)
             for (;;)
                 expect(region, words, 3);
+        hiroba_barrier();
+    }
+    if (strcmp(argv[2], "stop") == 0) {
+        uint64_t *process = hiroba_alloc_at(sizeof *process, 3);
+        CHECK(process != NULL && nodes == 4, "hiroba_alloc_at failed, or there are not four nodes");
+        if (me == 1)
+            *process = (uint64_t)getpid();
+        hiroba_barrier();
+        if (me == 1)
+            raise(SIGSTOP);
+        if (me == 2) {
+            usleep(200 * 1000);
+            expect(region, words, 3);
+        }
+        if (me == 3) {
+            usleep(700 * 1000);
+            alarm(30);
+            for (unsigned lock = 0; lock < 100; lock += 4) { /* node 0 manages these */
+                hiroba_lock(lock);
+                hiroba_unlock(lock);
+            }
+            kill((pid_t)*process, SIGCONT);
+        }
         hiroba_barrier();
     }
     if (strcmp(argv[2], "back") == 0) {

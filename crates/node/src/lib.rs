@@ -22,6 +22,7 @@
 //! | `threads.rs` | the program's threads, and how they wait |
 //! | `account.rs`, `stalls.rs`, `time_class.rs` | time and counts |
 //! | `runtime/lending.rs` | memory that nodes lend each other, and the thread that serves it |
+//! | `runtime/deferred.rs` | messages that wait for pages that are out |
 //! | `runtime/on_demand.rs` | the threads of lending and paging, started when they are needed first |
 //! | `runtime/paging.rs` | pages that leave, are saved and come back before a thread must wait for that |
 //! | `budget.rs`, `headroom.rs`, `own_memory.rs`, `swap.rs` | the memory of shared pages: which leave, how much there may be, where they go |

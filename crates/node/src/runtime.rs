@@ -20,6 +20,7 @@ use crate::headroom::Headroom;
 use crate::layout::Layout;
 use crate::patience::Patience;
 use crate::regions::Regions;
+use crate::runtime::deferred::Deferred;
 use crate::runtime::follow::ProgramImage;
 use crate::runtime::heap::Heap;
 use crate::runtime::host::{Core, CoreHeld};
@@ -38,6 +39,7 @@ use crate::threads::{Purpose, Threads};
 use crate::time_class::TimeClass;
 
 pub(crate) mod asking;
+pub(crate) mod deferred;
 pub(crate) mod fabrics;
 pub(crate) mod follow;
 pub(crate) mod heap;
@@ -121,6 +123,7 @@ pub(crate) struct Serving {
     pub(crate) lulls: Lulls,
     pub(crate) messages_received: AtomicU64,
     pub(crate) peers: Peers,
+    pub(crate) deferred: Deferred,
 }
 
 /// The program's allocations.

@@ -100,6 +100,13 @@ fn a_node_without_need_borrows_nothing_and_a_miser_lends_nothing() {
 }
 
 #[test]
+fn a_request_for_a_page_that_is_out_does_not_hold_up_other_nodes() {
+    let program = compile(PROGRAM);
+    let lend = ["--memory-limit", "4M", "--lend", "100%", "--fabric", "udp"];
+    run(4, &lend, &program, &["6", "stop"]);
+}
+
+#[test]
 fn a_lender_that_dies_ends_the_job_by_name() {
     let program = compile(PROGRAM);
     let program = program.to_str().unwrap();

@@ -222,7 +222,7 @@ impl SharedMemory {
     }
 
     /// Returns true if any granule of `range` is out.
-    pub(super) fn is_any_out_of(&self, range: PageRange) -> bool {
+    pub fn is_any_out_of(&self, range: PageRange) -> bool {
         self.swap_with_any().is_some_and(|swap| swap.store.has_any_of(range))
     }
 

@@ -23,6 +23,7 @@ use crate::layout::Layout;
 use crate::local_space::LocalSpace;
 use crate::patience::Patience;
 use crate::regions::Regions;
+use crate::runtime::deferred::Deferred;
 use crate::runtime::fabrics::Ends;
 use crate::runtime::follow::ProgramImage;
 use crate::runtime::heap::Heap;
@@ -246,7 +247,13 @@ impl Runtime {
             pager,
             on_demand: OnDemand::default(),
             core: Mutex::new(core),
-            serving: Serving { service, lulls, messages_received: AtomicU64::new(0), peers },
+            serving: Serving {
+                service,
+                lulls,
+                messages_received: AtomicU64::new(0),
+                peers,
+                deferred: Deferred::default(),
+            },
             allocations: Allocations { heap, space, regions_made: Mutex::new(()) },
             ports: Ports::new(me, nodes),
             image: ProgramImage::default(),

@@ -1,5 +1,5 @@
-//! Threads that a node starts when they are needed first: the paging thread, and the one that serves nodes with
-//! memory that this one lends. A job that never reaches a memory limit runs as if there were neither.
+//! Threads that a node starts when they are needed first: the paging thread, the one for messages that wait
+//! for pages, and the one that serves nodes with memory that this one lends. A job that never reaches a memory limit runs as if there were neither.
 //!
 //! The service thread starts them, because a thread that reaches the limit may be in a signal handler, and has
 //! the core's lock.
@@ -29,7 +29,7 @@ pub(crate) struct OnDemand {
 }
 
 impl Runtime {
-    /// Has the paging thread started, if there is work for one.
+    /// Has the threads started that pages need that are out, if there are such pages.
     pub(crate) fn want_paging(&self) {
         if self.pager.is_some() && !self.on_demand.has_asked_for_paging.swap(true, Ordering::Relaxed) {
             self.on_demand.starts_paging.store(true, Ordering::Release);
@@ -95,6 +95,7 @@ impl Runtime {
             && let Some(pager) = &self.pager
         {
             self.start_thread("hiroba-paging", "paging", move || self.page(pager));
+            self.start_thread("hiroba-requests", "request", move || self.handle_deferred());
         }
         if is_asked(&self.on_demand.heeds_lending)
             && let Some(lending) = &self.lending

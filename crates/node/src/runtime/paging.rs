@@ -84,6 +84,11 @@ impl Pager {
         PageRange { first: PageId(pages.first.0 * self.granules), count: pages.count * self.granules }
     }
 
+    /// Returns the granules of the page around one.
+    fn granules_around(&self, granule: PageId) -> PageRange {
+        self.granules(PageRange::single(PageId(granule.0 / self.granules)))
+    }
+
     /// Notes that the program touches a granule. Requests what it needs next, and returns the granules to
     /// bring in now.
     fn touch(&self, granule: PageId) -> PageRange {
@@ -219,30 +224,30 @@ impl Runtime {
         }
     }
 
-    /// Brings in what is out of the page around a granule.
-    fn bring_in_for(&self, pager: &Pager, granule: PageId) {
-        let page = PageRange::single(PageId(granule.0 / pager.granules));
-        self.or_fatal(self.memory.bring_in_apart(pager.granules(page), |_| {}));
-    }
-
     /// Brings in what is out of the pages that another node's message is about. The caller does not have the
     /// core's lock.
     pub(crate) fn bring_in_for_message(&self, message: &Message<'_>) {
         let Some(pager) = self.pager.as_ref().filter(|_| self.memory.is_any_out()) else { return };
-        match message {
-            Message::PagesRequest { wanted, .. } => {
-                wanted
-                    .iter()
-                    .flat_map(|group| group.pages.iter())
-                    .for_each(|page| self.bring_in_for(pager, page));
-            }
-            Message::Diffs { diffs, .. } | Message::EarlyDiffs { diffs, .. } => {
-                diffs.iter().for_each(|diff| self.bring_in_for(pager, diff.page));
-            }
-            Message::PageRequest { page, .. } | Message::AtomicRequest { page, .. } => {
-                self.bring_in_for(pager, *page)
-            }
-            _ => {}
+        for page in pages_of(message) {
+            self.or_fatal(self.memory.bring_in_apart(pager.granules_around(page), |_| {}));
         }
+    }
+
+    /// Returns true if any page that another node's message is about is out.
+    pub(crate) fn waits_for_pages(&self, message: &Message<'_>) -> bool {
+        let is_out = |pager: &Pager, page| self.memory.is_any_out_of(pager.granules_around(page));
+        self.pager.as_ref().is_some_and(|pager| pages_of(message).into_iter().any(|page| is_out(pager, page)))
+    }
+}
+
+/// Returns the pages whose content a message is about, each by one of its granules.
+fn pages_of(message: &Message<'_>) -> Vec<PageId> {
+    match message {
+        Message::PagesRequest { wanted, .. } => wanted.iter().flat_map(|group| group.pages.iter()).collect(),
+        Message::Diffs { diffs, .. } | Message::EarlyDiffs { diffs, .. } => {
+            diffs.iter().map(|diff| diff.page).collect()
+        }
+        Message::PageRequest { page, .. } | Message::AtomicRequest { page, .. } => vec![*page],
+        _ => Vec::new(),
     }
 }

@@ -425,9 +425,11 @@ impl Runtime {
         let result = self.fabric().poll_now(&mut |from, bytes| {
             count += 1;
             self.serving.messages_received.fetch_add(1, Ordering::Relaxed);
-            self.trace_received(from, bytes);
-            self.dispatch(from, bytes);
-            self.trace_handled();
+            if !self.defer(from, bytes) {
+                self.trace_received(from, bytes);
+                self.dispatch(from, bytes);
+                self.trace_handled();
+            }
         });
         match result {
             Ok(received) => received.then_some(count),
@@ -437,7 +439,7 @@ impl Runtime {
         }
     }
 
-    fn dispatch(&self, from: NodeId, bytes: &[u8]) {
+    pub(crate) fn dispatch(&self, from: NodeId, bytes: &[u8]) {
         let message = match Message::decode(bytes, &self.job.limits) {
             Ok(message) => message,
             Err(error) => self.fatal(&format!("a message from node {from} is invalid: {error}")),
