@@ -307,6 +307,29 @@ impl SharedMemory {
         Ok(())
     }
 
+    /// Populates a range like [`populate`](Self::populate), while pages may leave. A page that left before it
+    /// got a frame of zeros would be taken for those zeros, since what has a frame is not looked for
+    /// elsewhere.
+    ///
+    /// # Errors
+    /// As [`populate`](Self::populate).
+    pub fn populate_apart(&self, range: PageRange) -> Result<(), MemoryError> {
+        self.span(range)?;
+        loop {
+            self.bring_in(range)?;
+            let mut have_all = true;
+            for (run, _) in self.populated.runs(range).filter(|(_, has_frames)| !has_frames) {
+                have_all &= self.unless_out(run, || {
+                    self.make_frames(run)?;
+                    self.note_frames(run)
+                })?;
+            }
+            if have_all {
+                return Ok(());
+            }
+        }
+    }
+
     /// Makes frames for the whole run, by a call that reports lack of memory instead of raising SIGBUS as a
     /// store would. The runtime's view maps them on first access, which few of them see.
     fn make_frames(&self, run: PageRange) -> Result<(), MemoryError> {

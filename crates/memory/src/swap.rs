@@ -170,6 +170,17 @@ impl SwapStore {
         self.book().has_any_of(range)
     }
 
+    /// Calls `action` under the lock under which granules go out, and returns true; if any granule of `range`
+    /// is out, returns false instead.
+    pub(crate) fn unless_out(
+        &self,
+        range: PageRange,
+        action: impl FnOnce() -> Result<(), MemoryError>,
+    ) -> Result<bool, MemoryError> {
+        let book = self.book();
+        if book.has_any_of(range) { Ok(false) } else { action().map(|()| true) }
+    }
+
     /// Takes in a range of granules, whose contents `read` returns, the same whenever it is asked. Granules
     /// of zeros need no place. Once all are in their places, `leave` gives their frames up; only then are
     /// they out. Returns the number of bytes written to the file.

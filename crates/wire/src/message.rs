@@ -469,12 +469,6 @@ pub enum Message<'a> {
     /// To a node of another host: a mere sign of life, so that a network that is cut is noticed even if no
     /// node needs it.
     Alive,
-    /// The sender needs memory of others, or has heard of a node that does: where it listens for messages
-    /// about that.
-    LentMemory {
-        /// The port at its address; 0 if it has none.
-        port: u16,
-    },
     /// During a search for data races, when the sender has left the job: it has sent all of its intervals.
     TouchedAll,
     /// The answer: everything that was sent before has been compared, and the launcher knows the result.
@@ -484,6 +478,12 @@ pub enum Message<'a> {
         /// The packet.
         #[serde(borrow, with = "serde_bytes")]
         bytes: &'a [u8],
+    },
+    /// The sender needs memory of others, or has heard of a node that does: where it listens for messages
+    /// about that.
+    LentMemory {
+        /// The port at its address; 0 if it has none.
+        port: u16,
     },
 }
 
@@ -552,10 +552,10 @@ impl Message<'_> {
         "WordReply",
         "EarlyDiffs",
         "Alive",
-        "LentMemory",
         "TouchedAll",
         "TouchedHeard",
         "Ports",
+        "LentMemory",
     ];
 
     /// Returns the bytes that precede a packet of this length in an encoded [`Message::Ports`], so that the

@@ -94,6 +94,19 @@ fn what_a_stream_needs_next_comes_while_the_program_computes() {
 }
 
 #[test]
+fn a_page_that_leaves_while_it_is_locked_is_not_lost() {
+    let program = compile("tests/programs/locked_leaving.c");
+    let (directory, name) = directory();
+    for way in ways().iter().filter(|way| !way.as_nobody) {
+        let options =
+            [&way.options()[..], &["--memory-limit", "2M", "--swap", &name, "--fabric", "udp"]].concat();
+        let run = statistics(2, &options, &program, &["10"]);
+        assert!(run.total.counters.swap_ins > 3000, "{options:?}: {:?}", run.total.counters);
+    }
+    assert!(is_empty(&directory));
+}
+
+#[test]
 fn a_traced_run_whose_home_pages_leave_keeps_its_promises() {
     let program = compile(PROGRAM);
     let (directory, name) = directory();

@@ -205,8 +205,8 @@ impl SharedMemory {
         swap.store.discard(range);
     }
 
-    /// Returns false if no page can leave at the moment: there is no swap file, and no other node has memory to
-    /// spare.
+    /// Returns false if no page can leave at the moment: there is no swap file, and no other node has memory
+    /// to spare.
     pub fn may_page_out(&self) -> bool {
         self.swap.get().is_some_and(|swap| swap.store.may_save())
     }
@@ -224,6 +224,19 @@ impl SharedMemory {
     /// Returns true if any granule of `range` is out.
     pub fn is_any_out_of(&self, range: PageRange) -> bool {
         self.swap_with_any().is_some_and(|swap| swap.store.has_any_of(range))
+    }
+
+    /// Calls `action` while no page can leave, and returns true; if any granule of `range` is out, returns
+    /// false instead.
+    pub(super) fn unless_out(
+        &self,
+        range: PageRange,
+        action: impl FnOnce() -> Result<(), MemoryError>,
+    ) -> Result<bool, MemoryError> {
+        match self.swap.get() {
+            Some(swap) => swap.store.unless_out(range, action),
+            None => action().map(|()| true),
+        }
     }
 
     /// Returns the swap file, unless it is empty.
@@ -400,6 +413,46 @@ mod tests {
             assert!(reads(&memory), "use {at}");
             assert_eq!((memory.swap_tallies().ins, memory.swap_tallies().apart), (4, 4));
         }
+    }
+
+    #[test]
+    fn a_page_that_leaves_while_all_get_frames_does_not_become_zeros() {
+        let disk = Disk::default();
+        let memory = memory_on(&disk, 64);
+        // Rounds in which both threads do one thing each, at slightly different times.
+        const ROUNDS: u64 = 4000;
+        let [begun, ended] = [AtomicU64::new(0), AtomicU64::new(0)];
+        let wait_for = |count: &AtomicU64, round: u64| {
+            while count.load(Ordering::Acquire) < round {
+                std::thread::yield_now();
+            }
+        };
+        let wrong = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    wait_for(&begun, round);
+                    (0..round % 400 * 10).for_each(|_| std::hint::spin_loop());
+                    memory.populate_apart(range(0, 32)).unwrap();
+                    ended.store(round, Ordering::Release);
+                }
+            });
+            let mut wrong = None;
+            for round in 1..=ROUNDS {
+                // Before it comes to the page, the other thread has frames to make.
+                memory.give_up(range(0, 16)).unwrap();
+                let page = 16 + round % 16;
+                begun.store(round, Ordering::Release);
+                memory.page_out(range(page, 1)).unwrap();
+                wait_for(&ended, round);
+                // What has a frame is taken as it is.
+                let word = memory.atomic_u64(PageId(page), 8).unwrap().load(Ordering::Relaxed);
+                if word.to_ne_bytes() != [page as u8 + 1; 8] {
+                    wrong = wrong.or(Some((round, page, word)));
+                }
+            }
+            wrong
+        });
+        assert_eq!(wrong, None);
     }
 
     #[test]

@@ -4,9 +4,9 @@
 //! nevertheless, because what serves them here, the *lending thread*, takes only the machine's lock, and a
 //! waiting thread receives its answer itself. If it receives another thread's, it wakes that one.
 //!
-//! Nothing of this exists before a node needs it. That node listens and tells all others where, by an ordinary
-//! message; each of them does the same. A node that knows where all listen opens the fabric. Until then nothing
-//! can be lent.
+//! Nothing of this exists before a node needs it. That node listens and tells all others where, by an
+//! ordinary message; each of them does the same. A node that knows where all listen opens the fabric. Until
+//! then nothing can be lent.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -134,8 +134,8 @@ impl LentMemory {
         self.meeting.lock().unwrap_or_else(PoisonError::into_inner).ports[from.index()] = Some(port);
     }
 
-    /// Listens, and calls `announce` with the port, if that has not been done. Opens the fabric if it is known
-    /// where all nodes listen, and returns true then. Called by the service thread alone.
+    /// Listens, and calls `announce` with the port, if that has not been done. Opens the fabric if it is
+    /// known where all nodes listen, and returns true then. Called by the service thread alone.
     ///
     /// # Errors
     /// Fails if the fabric cannot be opened.

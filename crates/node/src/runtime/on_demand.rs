@@ -1,8 +1,9 @@
 //! Threads that a node starts when they are needed first: the paging thread, the one for messages that wait
-//! for pages, and the one that serves nodes with memory that this one lends. A job that never reaches a memory limit runs as if there were neither.
+//! for pages, and the one that serves nodes with memory that this one lends. A job that never reaches a
+//! memory limit runs without them.
 //!
-//! The service thread starts them, because a thread that reaches the limit may be in a signal handler, and has
-//! the core's lock.
+//! The service thread starts them, because a thread that reaches the limit may be in a signal handler, and
+//! has the core's lock.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

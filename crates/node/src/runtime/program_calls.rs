@@ -103,9 +103,7 @@ impl Runtime {
             return Ok(());
         }
         let _signals = crate::signals::SignalsDeferred::defer();
-        // Pages leave under this lock. One that left meanwhile would get a frame of zeros.
-        let _core = self.core();
-        self.memory.populate(pages).map_err(|_| Errno::NOMEM)
+        self.memory.populate_apart(pages).map_err(|_| Errno::NOMEM)
     }
 
     /// Undoes [`lock_pages`](Self::lock_pages).
