@@ -1,9 +1,9 @@
 //! Streams of page-ins: what a program that goes through its memory in order needs next.
 //!
-//! A touch that continues an earlier one needs twice as many pages, up to a bound: as many as the engine
-//! will give access to. Once a stream is long enough, pages ahead of it are brought in while the program
-//! computes. No more than the caller has room for are ahead and unused at a time. If more of them leave
-//! unused than were used, none are brought ahead for a while.
+//! A touch that continues an earlier one, upwards or downwards, needs twice as many pages, up to a bound: as
+//! many as the engine will give access to. Once a stream is long enough, pages ahead of it are brought in
+//! while the program computes. No more than the caller has room for are ahead and unused at a time. If more
+//! of them leave unused than were used, none are brought ahead for a while.
 
 use hiroba_base::{PageId, PageRange};
 use rustc_hash::FxHashSet;
@@ -27,7 +27,7 @@ const PAUSE: u64 = 4096;
 /// What a touch needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// Pages to bring in now; the touched one is the first.
+    /// Pages to bring in now; the touched one is the first, or the last if the stream goes down.
     pub now: PageRange,
     /// Pages to bring in while the program uses those.
     pub ahead: PageRange,
@@ -37,12 +37,34 @@ pub struct Needs {
 struct Stream {
     /// The page that was touched last.
     touched: PageId,
-    /// The page behind those that the program may use since then.
+    /// The first of the pages that the program may use since then.
+    first: PageId,
+    /// The page behind them.
     next: PageId,
     /// The page behind those that were requested ahead.
     ahead_to: PageId,
+    /// The first of those that were requested ahead of a stream that goes down.
+    ahead_from: PageId,
     run: u64,
     last_used: u64,
+}
+
+impl Stream {
+    /// Notes that the page below is touched, of a stream that goes down.
+    fn go_down(&mut self, page: PageId, clock: u64, room: u64) -> Needs {
+        self.run = (2 * self.run).min(RUN_MAX);
+        let first = PageId((page.0 + 1).saturating_sub(self.run));
+        let now = PageRange { first, count: page.0 + 1 - first.0 };
+        (self.touched, self.first, self.next, self.last_used) = (page, first, now.end(), clock);
+        let end = self.ahead_from.min(first);
+        let mut count = 0;
+        if self.run >= AHEAD_FROM {
+            count = end.0.saturating_sub(first.0.saturating_sub(2 * self.run)).min(room);
+        }
+        let ahead = PageRange { first: PageId(end.0 - count), count };
+        self.ahead_from = ahead.first;
+        Needs { now, ahead }
+    }
 }
 
 /// The streams of a node, and what was brought ahead of them.
@@ -66,9 +88,15 @@ impl Streams {
         self.clock += 1;
         let clock = self.clock;
         let is_paused = clock < self.paused_until;
+        let room = if is_paused { 0 } else { room.saturating_sub(self.unused.len() as u64) };
         let Some(stream) = self.streams.iter_mut().find(|stream| stream.next == page) else {
+            if let Some(stream) = self.streams.iter_mut().find(|stream| stream.first.0 == page.0 + 1) {
+                return stream.go_down(page, clock, room);
+            }
             let next = PageId(page.0 + 1);
-            let stream = Stream { touched: page, next, ahead_to: next, run: 1, last_used: clock };
+            let (touched, first, ahead_from) = (page, page, page);
+            let stream =
+                Stream { touched, first, next, ahead_to: next, ahead_from, run: 1, last_used: clock };
             if self.streams.len() < STREAMS_MAX {
                 self.streams.push(stream);
             } else if let Some(oldest) = self.streams.iter_mut().min_by_key(|stream| stream.last_used) {
@@ -79,12 +107,11 @@ impl Streams {
         stream.run = (2 * stream.run).min(RUN_MAX);
         (stream.touched, stream.last_used) = (page, clock);
         let now = PageRange { first: page, count: stream.run };
-        stream.next = now.end();
+        (stream.first, stream.next) = (page, now.end());
         let first = stream.ahead_to.max(stream.next);
         let mut count = 0;
-        if stream.run >= AHEAD_FROM && !is_paused {
-            let wanted = (stream.next.0 + 2 * stream.run).saturating_sub(first.0);
-            count = wanted.min(room.saturating_sub(self.unused.len() as u64));
+        if stream.run >= AHEAD_FROM {
+            count = (stream.next.0 + 2 * stream.run).saturating_sub(first.0).min(room);
         }
         let ahead = PageRange { first, count };
         stream.ahead_to = ahead.end();
@@ -100,7 +127,7 @@ impl Streams {
     pub fn note_given(&mut self, range: PageRange) {
         self.used += self.take(range);
         for stream in self.streams.iter_mut().filter(|stream| range.contains(stream.touched)) {
-            stream.next = range.end();
+            (stream.first, stream.next) = (range.first, range.end());
             stream.run = stream.run.max(range.count).min(RUN_MAX);
         }
     }
@@ -163,6 +190,50 @@ mod tests {
         // Each page is requested ahead once, and none is left out.
         assert!(ahead[4..].windows(2).all(|pair| pair[0].end() == pair[1].first), "{ahead:?}");
         assert_eq!(ahead[9].end().0, needs[9].now.end().0 + 512);
+    }
+
+    #[test]
+    fn a_stream_that_goes_down_gets_the_same_below() {
+        let mut streams = Streams::default();
+        let mut page = 5000;
+        let mut needs = Vec::new();
+        for _ in 0..10 {
+            let need = streams.touch(PageId(page), 1000);
+            assert_eq!(need.now.end().0, page + 1);
+            streams.note_given(need.now);
+            streams.note_brought(need.ahead);
+            page = need.now.first.0 - 1;
+            needs.push(need);
+        }
+        let runs: Vec<u64> = needs.iter().map(|need| need.now.count).collect();
+        assert_eq!(runs, [1, 2, 4, 8, 16, 32, 64, 128, 256, 256]);
+        let ahead: Vec<PageRange> = needs.iter().map(|need| need.ahead).collect();
+        assert_eq!(ahead[..4].iter().map(|ahead| ahead.count).sum::<u64>(), 0);
+        assert_eq!((ahead[4].count, ahead[4].end()), (32, needs[4].now.first));
+        assert!(ahead[4..].windows(2).all(|pair| pair[1].end() == pair[0].first), "{ahead:?}");
+        assert_eq!(ahead[9].first.0, needs[9].now.first.0 - 512);
+        // It may turn.
+        let turned = streams.touch(needs[9].now.end(), 1000).now;
+        assert_eq!(turned.first, needs[9].now.end());
+    }
+
+    #[test]
+    fn a_stream_that_goes_down_ends_at_the_first_page() {
+        let mut streams = Streams::default();
+        let mut page = 99;
+        let mut seen = 0;
+        while page > 0 {
+            let need = streams.touch(PageId(page), 1000);
+            streams.note_given(need.now);
+            seen += need.now.count;
+            page = need.now.first.0.saturating_sub(1);
+            assert!(need.ahead.count == 0 || need.ahead.end() <= need.now.first);
+        }
+        assert!(seen >= 99 && streams.touch(PageId(0), 1000).ahead.count == 0);
+        // Where there is no room, nothing comes ahead.
+        let mut streams = Streams::default();
+        let needs = [900, 899, 897, 893, 885, 869].map(|page| streams.touch(PageId(page), 0));
+        assert_eq!(needs.map(|need| (need.now.count, need.ahead.count)).map(|(_, ahead)| ahead), [0; 6]);
     }
 
     #[test]

@@ -84,6 +84,9 @@ fn what_a_stream_needs_next_comes_while_the_program_computes() {
         let most = counters.resident_bytes_max / 2;
         assert!(most < (4 << 20) + (2 << 20), "{options:?}: {most} bytes of 4 MiB");
     }
+    let down = statistics(2, &limit, &program, &["12", "down"]).total.counters;
+    let (ahead, in_vain) = (down.pages_brought_ahead, down.pages_brought_in_vain);
+    assert!(ahead > 1000 && 2 * in_vain <= ahead, "{in_vain} of {ahead} came in vain");
     for options in [&["--prefetch", "off"][..], &[]] {
         let args: &[&str] = if options.is_empty() { &["12", "hops"] } else { &["12"] };
         let counters = statistics(2, &[&limit[..], options].concat(), &program, args).total.counters;
