@@ -5,6 +5,8 @@
 //! affects both. The result is the median over the rounds of the ratios within a round. Node 0 works; the
 //! others only lend it memory. All nodes are on this machine.
 
+mod policies;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,6 +23,9 @@ struct Arguments {
     /// The directory on a disk for the swap file, and for the file that is read without Hiroba
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     swap: PathBuf,
+    /// Compare replacement policies instead, by the pages that the programs of apps/plain bring in
+    #[arg(long)]
+    policies: bool,
     /// Use target/release/hiroba as it is
     #[arg(long)]
     no_build: bool,
@@ -143,6 +148,9 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
         crate::build(source)?;
     }
     let bench = Bench::open(source, &arguments.swap)?;
+    if arguments.policies {
+        return policies::compare(&bench, source);
+    }
     let mut ratios = vec![Vec::new(); COMPARISONS.len()];
     for round in 1..=arguments.rounds {
         for (comparison, ratios) in COMPARISONS.iter().zip(&mut ratios) {
@@ -176,15 +184,40 @@ impl Bench {
         let executable =
             std::env::current_exe().map_err(|error| format!("cannot find the build: {error}"))?;
         let built = executable.parent().unwrap_or(Path::new("/"));
-        let bench = Bench {
+        let mut bench = Bench {
             hiroba: built.join("hiroba"),
-            program: built.join("paging-figures"),
+            program: PathBuf::new(),
             disk: disk.to_str().ok_or("expected a directory whose path is UTF-8 after --swap")?.to_owned(),
         };
-        let mut compiler = Command::new(&bench.hiroba);
-        compiler.env("HIROBA_CC", "cc").args(["cc", "-O3", "-march=native", "-o"]).arg(&bench.program);
-        crate::succeed(compiler.arg(source.join("xtask/src/paging/paging.c")))?;
+        bench.program = bench.compile(&source.join("xtask/src/paging/paging.c"), "figures")?;
         Ok(bench)
+    }
+
+    /// Compiles a program beside the command. Returns the executable.
+    fn compile(&self, source: &Path, name: &str) -> Result<PathBuf, String> {
+        let program = self.hiroba.with_file_name(format!("paging-{name}"));
+        let mut compiler = Command::new(&self.hiroba);
+        compiler.env("HIROBA_CC", "cc").args(["cc", "-O3", "-march=native", "-o"]).arg(&program);
+        crate::succeed(compiler.arg(source).arg("-lm"))?;
+        Ok(program)
+    }
+
+    /// Runs a program on two nodes. Returns its account.
+    fn account(&self, options: &[&str], program: &Path) -> Result<serde_json::Value, String> {
+        let file = program.with_extension("json");
+        let mut command = Command::new(&self.hiroba);
+        command.args(["run", "-n", "2", "--fabric", "udp"]).args(options);
+        command.arg(format!("--stats=json:{}", file.display())).arg("--").arg(program);
+        let output =
+            command.output().map_err(|error| format!("cannot run {}: {error}", program.display()))?;
+        if !output.status.success() {
+            let told = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("{} failed: {}", program.display(), told.trim_end()));
+        }
+        let text = std::fs::read_to_string(&file)
+            .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+        let _ = std::fs::remove_file(&file);
+        serde_json::from_str(&text).map_err(|error| format!("{} is no account: {error}", file.display()))
     }
 
     /// Returns the time that the program reports.
