@@ -250,6 +250,19 @@ impl Consistency {
         Ok(())
     }
 
+    /// Begins an event from this node's threads, its host or another node.
+    ///
+    /// # Panics
+    /// If the host has not carried out all effects of the event before. A protocol notes what a page will be
+    /// when its effects are carried out: a reply that came in between, for example, would fill a frame that
+    /// has yet to be compared.
+    fn begin_event(&self) {
+        assert!(
+            self.site.out.is_polled() && self.leaving.is_none(),
+            "the host carries out the effects of an event before the next event"
+        );
+    }
+
     /// Calls `act` for each protocol.
     fn each(&mut self, act: impl FnMut(&mut dyn Coherence, &mut Site)) {
         self.protocols.each(&mut self.site, act);
@@ -323,6 +336,7 @@ impl Engine for Consistency {
     }
 
     fn handle_fault(&mut self, page: PageId, wanted: Access, waiter: Option<Waiter>) {
+        self.begin_event();
         match self.site.homes.locate(page) {
             Some(located) => {
                 self.site.out.note_touched(located.span());
@@ -337,11 +351,13 @@ impl Engine for Consistency {
     }
 
     fn handle_sync(&mut self, sync: Synchronisation, waiter: Waiter) {
+        self.begin_event();
         self.synchronise(sync, waiter);
         self.end_event();
     }
 
     fn handle_atomic(&mut self, granule: PageId, offset: u32, operation: AtomicOperation, waiter: Waiter) {
+        self.begin_event();
         let Some(Located { page, .. }) = self.site.homes.locate(granule) else {
             return self.site.out.wake(waiter, Outcome::Misuse(Misuse::NotAllocated(granule)));
         };
@@ -354,6 +370,7 @@ impl Engine for Consistency {
     }
 
     fn handle_prefetch(&mut self, ranges: &[PageRange]) {
+        self.begin_event();
         if !self.site.prefetches {
             return;
         }
@@ -368,6 +385,7 @@ impl Engine for Consistency {
     }
 
     fn handle_shortage(&mut self, pages: &[PageId]) {
+        self.begin_event();
         if self.site.release.is_some() {
             // Pages that are being compared stay; the host will ask again.
             return;
@@ -383,6 +401,7 @@ impl Engine for Consistency {
     }
 
     fn handle_message(&mut self, from: NodeId, message: &Message<'_>) -> Result<(), ProtocolError> {
+        self.begin_event();
         if self.comes_behind_kept(from, message) {
             return Ok(());
         }
@@ -432,6 +451,7 @@ impl Engine for Consistency {
     }
 
     fn handle_retained(&mut self, page: PageId) {
+        self.begin_event();
         self.protocols.of(page).handle_retained(&mut self.site, page);
         self.end_event();
     }
@@ -441,6 +461,7 @@ impl Engine for Consistency {
     }
 
     fn handle_lull(&mut self) {
+        self.begin_event();
         if self.site.release.is_none() {
             self.each(|protocol, site| {
                 if protocol.wants_lull() {
@@ -462,5 +483,26 @@ impl Engine for Consistency {
         }
         self.deliver_loopback();
         self.site.out.poll()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host that ended the time of a page and then handled a reply, before it carried out the release that
+    /// gave the page away, had the reply overwrite a frame that was yet to be compared.
+    #[test]
+    #[should_panic(expected = "carries out the effects of an event before the next event")]
+    fn a_host_that_makes_two_calls_without_carrying_out_the_effects_of_the_first_is_stopped() {
+        let limits = Limits { nodes: 2, region_granules: 8, granule_bytes: 4096 };
+        let mut engine = Consistency::under(Protocol::Hlrc, NodeId(1), limits, WriteTracking::Fault, []);
+        let pages = PageRange { first: PageId(0), count: 4 };
+        engine.add_region(pages, PageSize::KIB_4, Placement::On(NodeId::ZERO));
+        engine.handle_fault(PageId(0), Access::Read, None);
+        assert!(matches!(engine.poll_effect(), Some(Effect::Send { .. })));
+        assert_eq!(engine.poll_effect(), None);
+        engine.handle_fault(PageId(1), Access::Read, None);
+        engine.handle_fault(PageId(2), Access::Read, None);
     }
 }

@@ -12,8 +12,11 @@ use crate::thread::{Synchronisation, Waiter};
 
 /// A coherence protocol on one node.
 ///
-/// After every `handle_*` call the host polls effects until there are none. It answers at once those effects
-/// that require it.
+/// After every `handle_*` call the host polls effects until there are none, before it makes the next call. It
+/// answers at once those effects that require it.
+///
+/// # Panics
+/// A call panics if effects of the call before have not been polled.
 pub trait Engine: Send {
     /// Declares a region of whole pages of `page_size` and their homes. Every node declares the same regions.
     fn add_region(&mut self, pages: PageRange, page_size: PageSize, placement: Placement);

@@ -97,6 +97,11 @@ impl Outbox {
         if self.effects.is_empty() { self.loopback.pop_front() } else { None }
     }
 
+    /// Returns true if the host has polled all effects. Messages may wait to be handled.
+    pub fn is_polled(&self) -> bool {
+        self.effects.is_empty()
+    }
+
     /// Takes the next effect.
     pub fn poll(&mut self) -> Option<Effect> {
         self.effects.pop_front()

@@ -140,7 +140,7 @@ impl Runtime {
     pub(crate) fn tell_and(&self, act: impl FnOnce(&mut Core), before_push: impl FnOnce()) {
         let _signals = SignalsDeferred::defer();
         let mut core = self.core();
-        core.end_holds();
+        self.end_holds(&mut core);
         legs::end(Leg::Enter);
         act(&mut core);
         legs::end(Leg::Engine);

@@ -181,18 +181,14 @@ impl Core {
         }
     }
 
-    /// Tells the engine about pages that were held long enough.
-    pub(crate) fn end_holds(&mut self) {
-        if self.holds.is_empty() {
-            return;
+    /// Takes the page that was held longest, if it was held long enough.
+    fn take_held(&mut self, now: Instant) -> Option<PageId> {
+        let (until, page) = self.holds.front().copied()?;
+        if until > now {
+            return None;
         }
-        let now = Instant::now();
-        while let Some((until, page)) = self.holds.front().copied()
-            && until <= now
-        {
-            self.holds.pop_front();
-            self.engine.handle_retained(page);
-        }
+        self.holds.pop_front();
+        Some(page)
     }
 
     /// Returns the time until the next hold ends, if a request waits for that.
@@ -227,6 +223,21 @@ impl CoreHeld<'_> {
 }
 
 impl Runtime {
+    /// Tells the engine about pages that were held long enough, and carries out what follows.
+    ///
+    /// Giving such a page away may close an interval. A reply that was handled before the interval's pages
+    /// are compared would overwrite what the diffs must contain.
+    pub(crate) fn end_holds(&self, core: &mut Core) {
+        if core.holds.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some(page) = core.take_held(now) {
+            core.engine.handle_retained(page);
+            self.carry_out_all(core);
+        }
+    }
+
     /// Carries out all effects that the engine has now.
     pub(crate) fn carry_out_all(&self, core: &mut Core) {
         self.carry_out_received(core, &[]);
