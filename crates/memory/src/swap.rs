@@ -7,7 +7,9 @@
 //!
 //! A granule that has come back keeps its slot. If it leaves again unchanged, nothing is written. That it is
 //! unchanged is seen by its tag: it is sealed again with the count of the version in the slot. What that
-//! yields is never stored, since two contents that were sealed with one count would betray each other.
+//! yields is never stored, since two contents that were sealed with one count would betray each other. A
+//! compressed granule has a second tag for that, of what it was before, under a place of its own. So it need
+//! not be compressed again.
 //! Slots of granules that are in memory are given to others when no slot is free.
 //!
 //! Granules in memory may be saved ahead: they get a place as if they left, and stay. If they leave later as
@@ -20,7 +22,7 @@
 //! that a lender returns and no other one takes go to the file, too. Where there is such memory they are
 //! compressed first, if that pays (`packing.rs`). The seal shows damage before anything is decompressed.
 //!
-//! Memory use: about 60 bytes for each granule that has a slot, and as much as a `BTreeSet` takes for slots
+//! Memory use: about 80 bytes for each granule that has a slot, and as much as a `BTreeSet` takes for slots
 //! that were used and are free.
 
 mod book;
@@ -82,6 +84,7 @@ struct Changed {
     granule: PageId,
     count: u64,
     tag: [u8; SWAP_TAG_BYTES],
+    unpacked_tag: Option<[u8; SWAP_TAG_BYTES]>,
     /// Its length, which is less than a granule's if it is compressed.
     bytes: u32,
     before: Option<Place>,
@@ -89,8 +92,9 @@ struct Changed {
 
 impl Changed {
     fn saved_at(&self, place: Place) -> Saved {
-        let sealed = Sealed { place, count: self.count, tag: self.tag, bytes: self.bytes };
-        Saved { granule: self.granule, sealed, is_unchanged: false }
+        let Changed { granule, count, tag, unpacked_tag, bytes, .. } = *self;
+        let sealed = Sealed { place, count, tag, unpacked_tag, bytes };
+        Saved { granule, sealed, is_unchanged: false }
     }
 }
 
@@ -339,21 +343,28 @@ impl SwapStore {
                 before.iter().for_each(|sealed| self.book().leave_place(granule, sealed.place));
                 continue;
             }
+            let name = granule.0.to_be_bytes();
             if let Some(sealed) = before {
-                let bytes = if (sealed.bytes as usize) < unit { packing.pack(room) } else { unit };
-                let is_same = bytes == sealed.bytes as usize
-                    && self.seal.seal(sealed.count, &granule.0.to_be_bytes(), &mut room[..bytes])
-                        == sealed.tag;
+                let is_same = match sealed.unpacked_tag {
+                    None => self.seal.seal(sealed.count, &name, room) == sealed.tag,
+                    Some(tag) => self.seal.seal(sealed.count, &unpacked(granule), room) == tag,
+                };
                 if is_same && self.is_in_place(granule, sealed) {
                     saved.push(Saved { granule, sealed, is_unchanged: true });
                     continue;
                 }
                 read(granule, room);
             }
-            let bytes = if packs { packing.pack(room) } else { unit };
-            let tag = self.seal.seal(count, &granule.0.to_be_bytes(), &mut room[..bytes]);
+            let (mut bytes, mut unpacked_tag) = (unit, None);
+            if packs && let Some(packed) = packing.pack(room) {
+                bytes = packed.len();
+                unpacked_tag = Some(self.seal.seal(count, &unpacked(granule), room));
+                room[..bytes].copy_from_slice(packed);
+                room[bytes..].fill(0);
+            }
+            let tag = self.seal.seal(count, &name, &mut room[..bytes]);
             let before = before.map(|sealed| sealed.place);
-            changed.push(Changed { granule, count, tag, bytes: bytes as u32, before });
+            changed.push(Changed { granule, count, tag, unpacked_tag, bytes: bytes as u32, before });
             count += 1;
         }
         let lent = self.lend(&changed, buffer, saved);
@@ -477,7 +488,10 @@ impl SwapStore {
             };
             book.transits.push(Transit { range: run, stay: false });
             let mut buffer = book.take_buffer();
+            let next =
+                self.next_run(&book, PageRange { first: run.end(), count: range.end().0 - run.end().0 });
             drop(book);
+            next.into_iter().for_each(|(run, versions)| self.request_run(run, &versions));
             buffer.resize(versions.len() * self.granule_bytes, 0);
             let outcome = self.read_run(run, &versions, &mut buffer);
             book = self.book();
@@ -494,6 +508,19 @@ impl SwapStore {
             book.keep_buffer(buffer);
             self.end_transit(&mut book, run);
             outcome?;
+        }
+    }
+
+    /// Requests from lenders what of `range` will be handed back first. For a thread that will soon need it,
+    /// and has something else to do until then.
+    pub(crate) fn request(&self, range: PageRange) {
+        let first = self.next_run(&self.book(), range);
+        first.into_iter().for_each(|(run, versions)| self.request_run(run, &versions));
+    }
+
+    fn request_run(&self, run: PageRange, versions: &[Sealed]) {
+        if let (Place::Lent, Some(lenders)) = (versions[0].place, &self.lenders) {
+            lenders.request(&names(run, versions));
         }
     }
 
@@ -523,10 +550,8 @@ impl SwapStore {
         match (place, &self.file, &self.lenders) {
             (Place::File(slot), Some(file), _) => file.read(slot, buffer, run.first)?,
             (Place::Lent, _, Some(lenders)) => {
-                let names: Vec<(PageId, u64)> =
-                    run.iter().zip(versions).map(|(granule, sealed)| (granule, sealed.count)).collect();
                 lenders
-                    .fetch(&names, buffer)
+                    .fetch(&names(run, versions), buffer)
                     .map_err(|lost| MemoryError::LenderLost { page: lost.granule, lender: lost.lender })?;
             }
             _ => unreachable!("granules are where there was a place for them"),
@@ -566,6 +591,19 @@ fn undo(book: &mut Book, saved: Vec<Saved>) {
             book.leave_place(granule, sealed.place);
         }
     }
+}
+
+/// Returns the place with which a granule is sealed that is compressed in its true place. Nothing that is
+/// sealed so is stored.
+fn unpacked(granule: PageId) -> [u8; 9] {
+    let mut place = [1; 9];
+    place[..8].copy_from_slice(&granule.0.to_be_bytes());
+    place
+}
+
+/// Returns the names of versions that lenders have.
+fn names(run: PageRange, versions: &[Sealed]) -> Vec<(PageId, u64)> {
+    run.iter().zip(versions).map(|(granule, sealed)| (granule, sealed.count)).collect()
 }
 
 fn overlap(one: PageRange, other: PageRange) -> bool {

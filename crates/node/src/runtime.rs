@@ -39,6 +39,7 @@ use crate::threads::{Purpose, Threads};
 use crate::time_class::TimeClass;
 
 pub(crate) mod asking;
+pub(crate) mod attention;
 pub(crate) mod deferred;
 pub(crate) mod fabrics;
 pub(crate) mod follow;
@@ -89,7 +90,7 @@ pub struct Runtime {
     pub(crate) threads: Threads,
     /// Number of threads that make the node's collective calls.
     team: AtomicU32,
-    pub(crate) patience: Patience,
+    pub(crate) patience: Arc<Patience>,
     pub(crate) account: Account,
     /// Waiting time by region, if it is wanted.
     regions: Option<Regions>,

@@ -173,6 +173,14 @@ impl SharedMemory {
         })
     }
 
+    /// Requests the first of those granules of `range` that other nodes keep, for a thread that will bring
+    /// them in soon.
+    pub fn request_ahead(&self, range: PageRange) {
+        if let Some(swap) = self.swap_with_any() {
+            swap.store.request(range);
+        }
+    }
+
     pub(super) fn bring_in(&self, range: PageRange) -> Result<(), MemoryError> {
         self.bring_in_and(range, |_| {})
     }

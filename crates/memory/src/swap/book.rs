@@ -37,6 +37,8 @@ pub(super) struct Sealed {
     pub(super) place: Place,
     pub(super) count: u64,
     pub(super) tag: [u8; SWAP_TAG_BYTES],
+    /// The tag of what it was before it was compressed, if it is.
+    pub(super) unpacked_tag: Option<[u8; SWAP_TAG_BYTES]>,
     /// The length of what is sealed, which is less than a granule's if it is compressed.
     pub(super) bytes: u32,
 }

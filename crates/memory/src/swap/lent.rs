@@ -28,6 +28,10 @@ pub trait Lenders: Send + Sync {
     /// Returns true if this version is lent still, and may be relied upon again.
     fn keep(&self, granule: PageId, stamp: u64) -> bool;
 
+    /// Requests granules that the caller will soon [`fetch`](Self::fetch). If another thread notes first that
+    /// they are in memory, the answers are dropped.
+    fn request(&self, granules: &[(PageId, u64)]);
+
     /// Copies granules into `bytes`, each to the start of a part of a whole granule's length.
     ///
     /// # Errors

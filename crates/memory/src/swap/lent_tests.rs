@@ -20,6 +20,7 @@ struct NeighboursState {
     returned: BTreeMap<PageId, (u64, Vec<u8>)>,
     is_dead: bool,
     stores: usize,
+    requested: Vec<PageId>,
 }
 
 impl Lenders for Neighbours {
@@ -47,6 +48,10 @@ impl Lenders for Neighbours {
     fn keep(&self, granule: PageId, stamp: u64) -> bool {
         let mut state = self.0.lock().unwrap();
         state.back.remove(&granule) && state.lent[&granule].0 == stamp
+    }
+
+    fn request(&self, granules: &[(PageId, u64)]) {
+        self.0.lock().unwrap().requested.extend(granules.iter().map(|(granule, _)| *granule));
     }
 
     fn fetch(&self, granules: &[(PageId, u64)], bytes: &mut [u8]) -> Result<(), LenderLost> {
@@ -202,6 +207,11 @@ fn what_compresses_is_lent_compressed_and_comes_back_whole() {
     leave(&store, range(0, 10), numbers).unwrap();
     assert_eq!(neighbours.0.lock().unwrap().stores, stores);
     assert!(are_numbers(&store, range(0, 10)));
+    // Changed to others of the same length.
+    let others = |granule: PageId, room: &mut [u8]| numbers(PageId(granule.0 + 1), room);
+    leave(&store, range(0, 10), others).unwrap();
+    assert_eq!(neighbours.0.lock().unwrap().stores, stores + 10);
+    assert!(!are_numbers(&store, range(0, 10)));
     // Changed so that they do not compress, and back.
     let noise = |granule: PageId, room: &mut [u8]| {
         let mut state = granule.0 as u32;
@@ -215,6 +225,28 @@ fn what_compresses_is_lent_compressed_and_comes_back_whole() {
     store.hand_back(range(0, 10), |_, _| Ok(())).unwrap();
     leave(&store, range(0, 10), numbers).unwrap();
     assert!(lengths().iter().all(|bytes| *bytes < UNIT / 2) && are_numbers(&store, range(0, 10)));
+}
+
+#[test]
+fn what_comes_next_is_requested_before_it_is_fetched() {
+    let (store, neighbours) = store_with(None, 300);
+    let batch = (BATCH_BYTES / UNIT) as u64;
+    leave(&store, range(0, 2 * batch + 5), content).unwrap();
+    let requested = || std::mem::take(&mut neighbours.0.lock().unwrap().requested);
+    store.request(range(3, 10));
+    assert!(requested().into_iter().eq(range(3, 10).iter()));
+    let mut parts = Vec::new();
+    let outcome = store.hand_back(range(0, 2 * batch + 5), |run, _| {
+        parts.push((run, requested()));
+        Ok(())
+    });
+    assert_eq!(outcome, Ok(0));
+    let next = [range(batch, batch), range(2 * batch, 5)];
+    assert_eq!(parts.len(), 3);
+    for ((_, requested), next) in parts.iter().zip(next) {
+        assert!(requested.iter().copied().eq(next.iter()), "{requested:?}");
+    }
+    assert!(parts[2].1.is_empty());
 }
 
 #[test]

@@ -59,7 +59,7 @@ impl Watch<'_> {
     /// the program may interrupt a watching thread and wait in turn: that wait goes on watching for the outer
     /// one.
     fn take(&mut self) -> bool {
-        if !WATCHES.get() && self.runtime.serving.service.watch_instead(self.runtime.fabric()) {
+        if !WATCHES.get() && self.runtime.serving.service.attention.take(self.runtime.fabric()) {
             WATCHES.set(true);
             self.is_mine = true;
         }
@@ -71,7 +71,7 @@ impl Drop for Watch<'_> {
     fn drop(&mut self) {
         if self.is_mine {
             WATCHES.set(false);
-            self.runtime.serving.service.watch_again(self.runtime.fabric());
+            self.runtime.serving.service.attention.give_back(self.runtime.fabric());
         }
     }
 }

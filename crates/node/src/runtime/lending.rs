@@ -1,13 +1,15 @@
 //! Memory that nodes lend each other (`--lend`): the machine of `crates/paging` over a fabric of its own.
 //!
 //! A thread that moves pages out or in waits for other nodes, and may have the core's lock. They answer
-//! nevertheless, because what serves them here, the *lending thread*, takes only the machine's lock, and a
-//! waiting thread receives its answer itself. If it receives another thread's, it wakes that one.
+//! nevertheless, because what serves them here, the *lending thread*, takes only the machine's lock. A waiting
+//! thread receives its answer itself, and the lending thread sleeps meanwhile ([`Attention`]). Of several
+//! waiting threads one receives for all, and wakes the others.
 //!
 //! Nothing of this exists before a node needs it. That node listens and tells all others where, by an
 //! ordinary message; each of them does the same. A node that knows where all listen opens the fabric. Until
 //! then nothing can be lent.
 
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -19,11 +21,15 @@ use hiroba_fabric::{Fabric, FabricConfig, FabricError, TcpFabric, Unsent};
 use hiroba_memory::{LenderLost, Lenders, SealedGranule, SharedMemory};
 use hiroba_paging::lending::{Lending, Lent, Lost, Message, Tallies};
 use hiroba_wire::control::JobDescription;
+use rustix::event::epoll;
 use smallvec::SmallVec;
 
 use crate::own_memory;
+use crate::patience::Patience;
 use crate::runtime::Runtime;
-use crate::runtime::service::ask_for_short_slices;
+use crate::runtime::attention::Attention;
+use crate::runtime::service::{OUT_OF_THE_WAY, ask_for_short_slices};
+use crate::timers::timespec;
 
 /// A node lends only as long as this part of its own limit stays free.
 const RESERVE_PART: u64 = 8;
@@ -44,6 +50,9 @@ const GRANT_WAIT: Duration = Duration::from_secs(1);
 /// A thread that lends faster than the network carries waits at this many queued bytes.
 const BACKLOG_BYTES_MAX: usize = 8 << 20;
 
+/// The receiver of messages.
+type Take<'a> = &'a mut dyn FnMut(NodeId, &[u8]);
+
 /// Peers with posted messages.
 type Posted = SmallVec<[NodeId; 4]>;
 
@@ -55,6 +64,16 @@ struct Machine {
     kept_bytes: u64,
     /// Until then no thread waits for a grant.
     grants_not_awaited_until: Option<Clock>,
+    /// Number of events since which a waiting thread looks again: messages handled, and threads that have
+    /// stopped receiving for all.
+    events: u64,
+}
+
+/// The fabric, and who watches it.
+struct Open {
+    fabric: TcpFabric,
+    /// The lending thread's. A waiting thread takes it over.
+    attention: Attention,
 }
 
 /// What nodes tell each other before they can lend.
@@ -69,7 +88,7 @@ struct Meeting {
 /// One node's part in lending.
 pub(crate) struct LentMemory {
     /// Opened when all nodes have met.
-    fabric: OnceLock<TcpFabric>,
+    open: OnceLock<Open>,
     meeting: Mutex<Meeting>,
     /// Signalled when they have.
     met: Condvar,
@@ -83,10 +102,11 @@ pub(crate) struct LentMemory {
     /// How long a lender may be silent before its pages count as lost; `None` for any time.
     dead_after: Option<Duration>,
     began: Clock,
-    /// Number of messages received.
-    received: AtomicU64,
     /// Number of threads that wait for an answer.
     waiting: AtomicU32,
+    /// Signalled on an event while more than one of them waits.
+    progress: Condvar,
+    patience: Arc<Patience>,
 }
 
 impl core::fmt::Debug for LentMemory {
@@ -102,6 +122,7 @@ impl LentMemory {
         lend_bytes_max: u64,
         limit_bytes: u64,
         memory: Arc<SharedMemory>,
+        patience: Arc<Patience>,
     ) -> LentMemory {
         let config = FabricConfig {
             local: job.node,
@@ -114,18 +135,24 @@ impl LentMemory {
         let granule_bytes = memory.granule().bytes();
         let lending = Lending::new(job.node, job.addresses.len() as u16, granule_bytes as u64);
         LentMemory {
-            fabric: OnceLock::new(),
+            open: OnceLock::new(),
             meeting: Mutex::new(Meeting { config, has_listened: false, listener: None, ports }),
             met: Condvar::new(),
-            machine: Mutex::new(Machine { lending, kept_bytes: 0, grants_not_awaited_until: None }),
+            machine: Mutex::new(Machine {
+                lending,
+                kept_bytes: 0,
+                grants_not_awaited_until: None,
+                events: 0,
+            }),
             granule_bytes,
             memory,
             limit_bytes: AtomicU64::new(limit_bytes),
             lend_bytes_max,
             dead_after: (job.dead_after_ms > 0).then(|| Duration::from_millis(job.dead_after_ms)),
             began: Clock::now(),
-            received: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
+            progress: Condvar::new(),
+            patience,
         }
     }
 
@@ -157,14 +184,16 @@ impl LentMemory {
         let addresses = meeting.config.addresses.iter().zip(ports);
         let addresses = addresses.map(|(address, port)| SocketAddr::new(address.ip(), port)).collect();
         let fabric = TcpFabric::open(listener, FabricConfig { addresses, ..meeting.config.clone() })?;
-        let is_first = self.fabric.set(fabric).is_ok();
+        let attention = Attention::new(Some(&fabric), 0)
+            .map_err(|errno| FabricError::System { action: "wait for lent memory", source: errno.into() })?;
+        let is_first = self.open.set(Open { fabric, attention }).is_ok();
         self.met.notify_all();
         Ok(is_first)
     }
 
     /// Returns true if all nodes have met.
     pub(crate) fn have_met(&self) -> bool {
-        self.fabric.get().is_some()
+        self.open.get().is_some()
     }
 
     /// Waits until all nodes have met, but no longer than `time`.
@@ -173,9 +202,13 @@ impl LentMemory {
         drop(self.met.wait_timeout_while(meeting, time, |_| !self.have_met()));
     }
 
-    /// Returns the fabric, which is open when there is anything to send.
+    /// Returns the fabric, which is open when there is anything to send, and who watches it.
+    fn open(&self) -> &Open {
+        self.open.get().expect("nothing is lent before all nodes have met")
+    }
+
     fn fabric(&self) -> &TcpFabric {
-        self.fabric.get().expect("nothing is lent before all nodes have met")
+        &self.open().fabric
     }
 
     pub(crate) fn tallies(&self) -> Tallies {
@@ -217,8 +250,14 @@ impl LentMemory {
     }
 
     /// Posts what the machine has to send, counts the memory of pages kept here, unlocks, and sends.
-    fn release(&self, mut machine: MutexGuard<'_, Machine>) {
+    fn release(&self, machine: MutexGuard<'_, Machine>) {
         let mut posted = Posted::new();
+        self.post(machine, &mut posted);
+        self.push(posted);
+    }
+
+    /// Does the same, but leaves the sending to [`push`](Self::push).
+    fn post(&self, mut machine: MutexGuard<'_, Machine>, posted: &mut Posted) {
         while let Some((to, message)) = machine.lending.poll_send() {
             let (head, content) = message.encode();
             if self.fabric().post(to, Unsent::new(&[&head, content])) && !posted.contains(&to) {
@@ -229,44 +268,91 @@ impl LentMemory {
         let before = std::mem::replace(&mut machine.kept_bytes, kept_bytes);
         self.memory.note_kept_bytes(before, kept_bytes);
         own_memory::note_elsewhere(before, kept_bytes);
-        drop(machine);
+    }
+
+    fn push(&self, posted: Posted) {
         posted.into_iter().for_each(|to| self.fabric().push(to));
     }
 
-    fn handle(&self, from: NodeId, bytes: &[u8]) {
+    fn handle(&self, from: NodeId, bytes: &[u8], posted: &mut Posted) {
         let message = Message::decode(bytes, self.granule_bytes).unwrap_or_else(|bad| {
             Runtime::end_for(&format!("a message from node {from} is invalid: {bad}"));
         });
-        self.received.fetch_add(1, Ordering::Relaxed);
         let mut machine = self.lock();
+        machine.events += 1;
         if matches!(message, Message::Ask { .. }) {
             // What was promised stays promised; only a shortage takes it back.
             let room = self.room(&machine, RESERVE_PART).max(machine.lending.promised_bytes());
             machine.lending.set_room(room);
         }
         machine.lending.handle_message(self.now(), from, message);
-        self.release(machine);
+        self.post(machine, posted);
     }
 
-    /// Receives, for at most `time` if there is nothing. Wakes threads that wait, besides `me` of them, if
-    /// anything came.
-    fn receive(&self, wakes: u64, time: Duration, me: u32) {
-        let before = self.received.load(Ordering::Relaxed);
-        let result = self.fabric().poll_since(wakes, Some(time), &mut |from, bytes| self.handle(from, bytes));
-        if let Err(error) = result {
+    /// Receives, and waits for at most `time` if there is nothing and no wake came after `wakes`.
+    fn receive(&self, wakes: u64, time: Duration, watches: bool) -> bool {
+        let receives = |take: Take<'_>| self.fabric().poll_since(wakes, Some(time), take).map(|()| true);
+        self.receive_by(receives, watches) == Some(true)
+    }
+
+    /// Receives without waiting. Returns `None` if another thread is receiving.
+    fn receive_now(&self, watches: bool) -> Option<bool> {
+        self.receive_by(|take| self.fabric().poll_now(take), watches)
+    }
+
+    /// Returns true if anything came. Other threads that wait look again then: `watches` says that the one
+    /// that watches the fabric is this one.
+    fn receive_by(&self, poll: impl FnOnce(Take<'_>) -> io::Result<bool>, watches: bool) -> Option<bool> {
+        let mut count = 0;
+        // Answers to messages that came together leave together.
+        let mut posted = Posted::new();
+        let has_received = poll(&mut |from, bytes| {
+            count += 1;
+            self.handle(from, bytes, &mut posted);
+        });
+        self.push(posted);
+        let has_received = has_received.unwrap_or_else(|error| {
             Runtime::end_for(&format!("cannot receive from other nodes about lent memory: {error}"));
+        });
+        let others = self.waiting.load(Ordering::SeqCst) - u32::from(watches);
+        if count > 0 && others > 0 {
+            self.progress.notify_all();
+            if !watches {
+                self.fabric().wake();
+            }
         }
-        if self.waiting.load(Ordering::SeqCst) > me && self.received.load(Ordering::Relaxed) != before {
-            self.fabric().wake();
+        has_received.then_some(count > 0)
+    }
+
+    /// Receives without sleeping for a while after the last message, because a sleeping thread answers later.
+    /// Returns when another thread watches the fabric.
+    fn stay_awake(&self) {
+        let mut vigil = self.patience.begin(1);
+        while self.waiting.load(Ordering::Relaxed) == 0 && vigil.goes_on() {
+            if self.receive_now(false) == Some(true) {
+                vigil.hear();
+            }
         }
     }
 
-    /// Serves other nodes until `is_over`. Called by the lending thread.
-    pub(crate) fn serve(&self, is_over: impl Fn() -> bool) {
+    /// Serves other nodes until `is_over`. Called by the lending thread. It stays awake for a moment after it
+    /// has served, if `has_a_core` says that no thread of the program wants its processor.
+    pub(crate) fn serve(&self, is_over: impl Fn() -> bool, has_a_core: impl Fn() -> bool) {
         // It runs for microseconds, and while it waits for a processor another node stands still.
         ask_for_short_slices();
+        let mut ready = Vec::with_capacity(1);
         while !is_over() {
-            self.receive(self.fabric().wakes(), LOOK_EVERY, 0);
+            ready.clear();
+            let room = rustix::buffer::spare_capacity(&mut ready);
+            // If it fails, this thread serves at intervals.
+            let _ = epoll::wait(&self.open().attention, room, Some(&timespec(LOOK_EVERY)));
+            if !ready.is_empty() {
+                if self.receive_now(false).is_none() {
+                    std::thread::sleep(OUT_OF_THE_WAY);
+                } else if has_a_core() {
+                    self.stay_awake();
+                }
+            }
             let mut machine = self.lock();
             machine.lending.handle_time(self.now());
             self.release(machine);
@@ -275,18 +361,39 @@ impl LentMemory {
 
     /// Receives until `look` has an outcome.
     fn wait<T>(&self, mut look: impl FnMut(&mut Machine) -> Option<T>) -> T {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let Open { fabric, attention } = self.open();
+        let waiting = self.waiting.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut vigil = self.patience.begin(waiting);
+        let mut watches = false;
         let outcome = loop {
-            let wakes = self.fabric().wakes();
+            watches = watches || attention.take(fabric);
+            let wakes = fabric.wakes();
             let mut machine = self.lock();
+            let events = machine.events;
             let outcome = look(&mut machine);
             self.release(machine);
             if let Some(outcome) = outcome {
                 break outcome;
             }
-            self.receive(wakes, NAP, 1);
+            if !watches {
+                let is_quiet = |machine: &mut Machine| machine.events == events;
+                drop(self.progress.wait_timeout_while(self.lock(), NAP, is_quiet));
+            } else if vigil.goes_on() {
+                if self.receive_now(true) == Some(true) {
+                    vigil.hear();
+                }
+            } else {
+                self.receive(wakes, NAP, true);
+            }
         };
         self.waiting.fetch_sub(1, Ordering::SeqCst);
+        if watches {
+            attention.give_back(fabric);
+            if self.waiting.load(Ordering::SeqCst) > 0 {
+                self.lock().events += 1;
+                self.progress.notify_all();
+            }
+        }
         outcome
     }
 
@@ -337,7 +444,7 @@ impl Lenders for LentMemory {
         }
         self.release(machine);
         while self.fabric().backlog_bytes_all() > BACKLOG_BYTES_MAX && self.silent_lender().is_none() {
-            self.receive(self.fabric().wakes(), NAP, 0);
+            self.receive(self.fabric().wakes(), NAP, false);
         }
         lent
     }
@@ -346,13 +453,21 @@ impl Lenders for LentMemory {
         self.lock().lending.keep(granule, stamp)
     }
 
-    fn fetch(&self, granules: &[(PageId, u64)], bytes: &mut [u8]) -> Result<(), LenderLost> {
+    fn request(&self, granules: &[(PageId, u64)]) {
         let mut machine = self.lock();
         granules.iter().for_each(|(granule, stamp)| machine.lending.request(*granule, *stamp));
         self.release(machine);
+    }
+
+    fn fetch(&self, granules: &[(PageId, u64)], bytes: &mut [u8]) -> Result<(), LenderLost> {
         let mut awaited = granules.iter().zip(bytes.chunks_mut(self.granule_bytes));
         let mut next = awaited.next();
+        let mut to_request = granules;
         self.wait(|machine| {
+            // Requested only now, when this thread watches: otherwise the answer might wake the lending thread.
+            for (granule, stamp) in std::mem::take(&mut to_request) {
+                machine.lending.request(*granule, *stamp);
+            }
             while let Some((name, room)) = &mut next {
                 let (granule, stamp) = **name;
                 match machine.lending.take(granule, stamp) {

@@ -59,7 +59,7 @@ impl Runtime {
             peers: Peers::default(),
             looks_for_races: false,
             recorder: None,
-            cores_suffice: true,
+            patience: Arc::new(Patience::new(true, 1)),
             low_latency: false,
             protocol: Protocol::Hlrc,
             program_protocol: None,
@@ -88,9 +88,11 @@ impl Runtime {
         let page_size = default_page_size(&memory, job.coherence.page_size)?;
         let headroom = (nodes > 1).then(|| Headroom::find(nodes_here(&job)));
         let budget = budget_of(&job, page_size, headroom.as_ref())?;
+        let patience = Arc::new(Patience::new(do_cores_suffice(&job), u32::from(job.threads_per_node)));
         let lending = job.coherence.lend.filter(|_| nodes > 1).map(|lend| {
             let limit_bytes = budget.as_ref().map_or(0, |budget| budget.limit_bytes);
-            Arc::new(LentMemory::new(&job, lend.bytes_of(limit_bytes), limit_bytes, Arc::clone(&memory)))
+            let (lent_bytes_max, memory) = (lend.bytes_of(limit_bytes), Arc::clone(&memory));
+            Arc::new(LentMemory::new(&job, lent_bytes_max, limit_bytes, memory, Arc::clone(&patience)))
         });
         let lenders = lending.clone().map(|lending| lending as Arc<dyn Lenders>);
         swap::open(&job, &memory, lenders, |error| Runtime::end_for(&error.to_string()))?;
@@ -127,7 +129,7 @@ impl Runtime {
             peers: Peers::new(&job),
             looks_for_races: job.coherence.races,
             recorder,
-            cores_suffice: do_cores_suffice(&job),
+            patience,
             low_latency: job.low_latency,
             protocol,
             program_protocol,
@@ -154,7 +156,7 @@ impl Runtime {
             peers,
             looks_for_races,
             recorder,
-            cores_suffice,
+            patience,
             low_latency,
             protocol,
             program_protocol,
@@ -259,7 +261,7 @@ impl Runtime {
             image: ProgramImage::default(),
             threads: Threads::new(),
             team: AtomicU32::new(1),
-            patience: Patience::new(cores_suffice, threads_per_node),
+            patience,
             account: Account::new(threads_per_node),
             regions,
             control,
@@ -303,7 +305,7 @@ struct Parts {
     looks_for_races: bool,
     recorder: Option<Recorder>,
     /// True if every program thread of the job on this machine has a core of its own.
-    cores_suffice: bool,
+    patience: Arc<Patience>,
     low_latency: bool,
     protocol: Protocol,
     /// The protocol of the program's own data and of small blocks, if it differs.

@@ -110,7 +110,8 @@ impl Runtime {
                 Ok(false) => {}
                 Ok(true) => {
                     let until = || self.life.closed.load(Ordering::Acquire);
-                    self.start_thread("hiroba-lending", "lending", move || lending.serve(until));
+                    let has_a_core = || !self.account.is_computing();
+                    self.start_thread("hiroba-lending", "lending", move || lending.serve(until, has_a_core));
                 }
                 Err(error) => self.fatal(&format!("cannot reach other nodes about lent memory: {error}")),
             }

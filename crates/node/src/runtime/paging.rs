@@ -182,7 +182,10 @@ impl Runtime {
     fn bring_ahead(&self, pager: &Pager, range: PageRange) {
         let piece = (PIECE_BYTES / u64::from(self.job.limits.granule_bytes)).max(pager.granules);
         for first in (range.first.0..range.end().0).step_by(piece as usize) {
-            let range = PageRange { first: PageId(first), count: piece.min(range.end().0 - first) };
+            let rest = range.end().0 - first;
+            let range = PageRange { first: PageId(first), count: piece.min(rest) };
+            // The next piece is on its way while this one is opened and others leave for it.
+            self.memory.request_ahead(PageRange { first: range.end(), count: rest - range.count });
             let mut all = Vec::new();
             let brought = self.memory.bring_in_apart(range, |came| {
                 all.push(came);

@@ -1,12 +1,11 @@
 //! The service thread. It answers other nodes while the program computes, reads faults that come as events,
 //! and notices when the launcher is gone.
 //!
-//! A waiting program thread polls the fabric itself, which saves a hop between threads on every answer. The
-//! service thread must not be woken then only to find nothing to do, so its interest in the fabric is
-//! switched off meanwhile (`watch_instead`, `watch_again`). Of several waiting threads one watches, and the
-//! others sleep until it has their answers. If each message woke them all, it would cost as many wake-ups as
-//! threads wait, and the receiving thread would get its processor last. When the watching thread has its own
-//! answer, the service thread watches again.
+//! A waiting program thread polls the fabric itself, and the service thread ignores it meanwhile
+//! ([`Attention`]). Of several waiting threads one watches, and the others sleep until it has their answers.
+//! If each message woke them all, it would cost as many wake-ups as threads wait, and the receiving thread
+//! would get its processor last. When the watching thread has its own answer, the service thread watches
+//! again.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
@@ -28,6 +27,7 @@ use rustix::time::{
 use crate::NodeError;
 use crate::control::ControlChannel;
 use crate::runtime::Runtime;
+use crate::runtime::attention::Attention;
 use crate::runtime::follow::writable_bytes;
 use crate::runtime::host::EventFault;
 use crate::runtime::lulls::Lulls;
@@ -56,9 +56,7 @@ const SPIN: Duration = Duration::from_micros(60);
 /// State that program threads and the service thread share.
 #[derive(Debug)]
 pub(crate) struct Service {
-    epoll: OwnedFd,
-    /// True if a program thread watches the fabric for all.
-    is_watched: Mutex<bool>,
+    pub(crate) attention: Attention,
     /// Number of waiting program threads.
     waiting: AtomicU32,
     /// The service thread, once it runs, and the processor it is bound to (-1: none yet).
@@ -79,27 +77,25 @@ impl Service {
         lulls: &Lulls,
     ) -> Result<Service, NodeError> {
         let system = |errno| NodeError::system("setting up the service thread's epoll")(errno);
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
-        for source in
-            fabric.into_iter().flat_map(|fabric| [Some(fabric.descriptor()), fabric.alarms()]).flatten()
-        {
-            epoll::add(&epoll, source, epoll::EventData::new_u64(FABRIC), epoll::EventFlags::IN)
-                .map_err(system)?;
-        }
+        let attention = Attention::new(fabric, FABRIC).map_err(system)?;
         if let Some(control) = control {
-            epoll::add(&epoll, control.as_fd(), epoll::EventData::new_u64(CONTROL), epoll::EventFlags::IN)
-                .map_err(system)?;
+            epoll::add(
+                &attention,
+                control.as_fd(),
+                epoll::EventData::new_u64(CONTROL),
+                epoll::EventFlags::IN,
+            )
+            .map_err(system)?;
         }
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let hold_timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(system)?;
-        epoll::add(&epoll, &hold_timer, epoll::EventData::new_u64(HOLDS), epoll::EventFlags::IN)
+        epoll::add(&attention, &hold_timer, epoll::EventData::new_u64(HOLDS), epoll::EventFlags::IN)
             .map_err(system)?;
-        epoll::add(&epoll, &lulls.timer, epoll::EventData::new_u64(LULL), epoll::EventFlags::IN)
+        epoll::add(&attention, &lulls.timer, epoll::EventData::new_u64(LULL), epoll::EventFlags::IN)
             .map_err(system)?;
         Ok(Service {
-            epoll,
+            attention,
             hold_timer,
-            is_watched: Mutex::new(false),
             waiting: AtomicU32::new(0),
             thread: OnceLock::new(),
             processor: AtomicI64::new(-1),
@@ -136,32 +132,6 @@ impl Service {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Makes the calling program thread watch the fabric for all. Returns false if another one does.
-    pub(crate) fn watch_instead(&self, fabric: &dyn Fabric) -> bool {
-        let mut is_watched = self.is_watched.lock().unwrap_or_else(PoisonError::into_inner);
-        if std::mem::replace(&mut *is_watched, true) {
-            return false;
-        }
-        self.watch(fabric, epoll::EventFlags::empty());
-        true
-    }
-
-    /// Ends the watch of that thread.
-    pub(crate) fn watch_again(&self, fabric: &dyn Fabric) {
-        let mut is_watched = self.is_watched.lock().unwrap_or_else(PoisonError::into_inner);
-        *is_watched = false;
-        self.watch(fabric, epoll::EventFlags::IN);
-    }
-
-    /// Switches the service thread's interest in the fabric on until `stopped` is false again. The watching
-    /// thread may have stopped in a fault of its own, in a signal handler that ran while it waited.
-    fn attend(&self, fabric: &dyn Fabric, stopped: bool) {
-        let is_watched = self.is_watched.lock().unwrap_or_else(PoisonError::into_inner);
-        if *is_watched {
-            self.watch(fabric, if stopped { epoll::EventFlags::IN } else { epoll::EventFlags::empty() });
-        }
-    }
-
     /// Binds the service thread to the calling program thread's processor, if that has changed.
     ///
     /// A thread that stops in a fault, or waits, then hands its processor straight to the service thread, and
@@ -186,11 +156,6 @@ impl Service {
         if !(self.runs_first && may_run_first()) {
             ask_for_short_slices();
         }
-    }
-
-    fn watch(&self, fabric: &dyn Fabric, events: epoll::EventFlags) {
-        // It cannot fail for a descriptor that was added. If it did, the nap would bound the harm.
-        let _ = epoll::modify(&self.epoll, fabric.descriptor(), epoll::EventData::new_u64(FABRIC), events);
     }
 
     /// Sleeps until the launcher has closed the job.
@@ -268,7 +233,8 @@ impl Runtime {
         if let Some(events) = events {
             for descriptor in events.descriptors() {
                 let data = epoll::EventData::new_u64(FAULTS);
-                if let Err(errno) = epoll::add(&self.service().epoll, descriptor, data, epoll::EventFlags::IN)
+                if let Err(errno) =
+                    epoll::add(&self.service().attention, descriptor, data, epoll::EventFlags::IN)
                 {
                     self.fatal(&format!("cannot wait for fault events: {errno}"));
                 }
@@ -302,7 +268,7 @@ impl Runtime {
             let spins = spin_until.is_some_and(|until| Instant::now() < until);
             let nap = if spins { Duration::ZERO } else { self.nap() };
             let _ = epoll::wait(
-                &self.service().epoll,
+                &self.service().attention,
                 rustix::buffer::spare_capacity(&mut ready),
                 Some(&timespec(nap)),
             );
@@ -322,7 +288,7 @@ impl Runtime {
                     self.fatal(&format!("cannot read fault events: {error}"));
                 }
                 if self.handle_events(&faults) && !program_stopped {
-                    self.service().attend(self.fabric(), true);
+                    self.service().attention.share(self.fabric(), true);
                     self.fabric().begin_expecting();
                     program_stopped = true;
                 }
@@ -352,7 +318,7 @@ impl Runtime {
                     program_stopped = false;
                     spin_until = None; // the program's thread needs the processor now
                     self.fabric().end_expecting();
-                    self.service().attend(self.fabric(), false);
+                    self.service().attention.share(self.fabric(), false);
                 }
             }
         }

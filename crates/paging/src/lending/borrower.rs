@@ -229,7 +229,7 @@ impl Borrower {
         let Some(Loan { at: At::Lender(lender), stamp: lent, .. }) = self.loans.get(&granule) else {
             return;
         };
-        if *lent == stamp {
+        if *lent == stamp && !self.fetches.contains_key(&granule) {
             let ticket = self.next_ticket;
             self.next_ticket += 1;
             self.fetches.insert(granule, Fetch { ticket, missing: None, bytes: None });
@@ -254,6 +254,7 @@ impl Borrower {
     }
 
     pub(super) fn note_back(&mut self, granule: PageId, outbox: &mut Outbox) {
+        self.fetches.remove(&granule);
         let Some(loan) = self.loans.get_mut(&granule) else { return };
         if matches!(loan.at, At::Lender(_)) {
             loan.is_back = true;

@@ -323,6 +323,35 @@ impl Cluster {
     }
 }
 
+#[test]
+fn a_request_is_made_once_and_its_answer_is_of_no_use_after_the_page_is_back() {
+    let mut rng = seeded(5);
+    let mut cluster = Cluster::new(2, false, Box::new(|message| vec![message.clone()]));
+    cluster.set_room(1, pages(2000));
+    let granule = PageId(7);
+    cluster.evict(0, granule);
+    cluster.deliver_all(&mut rng);
+    cluster.evict(0, granule);
+    cluster.deliver_all(&mut rng);
+    let State::Out { stamp } = cluster.nodes[0].pages[&granule].state else { panic!("it is lent") };
+    let is_under_way = |cluster: &Cluster| cluster.channels.get(&(0, 1)).map_or(0, VecDeque::len);
+    for _ in 0..2 {
+        cluster.nodes[0].lending.request(granule, stamp);
+        cluster.send(0);
+        assert_eq!(is_under_way(&cluster), 1);
+    }
+    cluster.deliver_all(&mut rng);
+    // Another thread has brought it in, and it leaves again, changed.
+    cluster.nodes[0].lending.note_back(granule);
+    let owned = cluster.nodes[0].pages.get_mut(&granule).expect("a page of this node");
+    owned.version += 1;
+    owned.state = State::Here { stamp: Some(stamp), is_changed: true };
+    cluster.evict(0, granule);
+    cluster.want(0, granule);
+    cluster.rest(&mut rng);
+    assert!(matches!(cluster.nodes[0].pages[&granule].state, State::Here { is_changed: false, .. }));
+}
+
 /// Runs random nodes. Returns how often each event was seen.
 fn run(seed: u64, nodes: u16, may_die: bool, wrong: Wrong) -> BTreeMap<&'static str, u64> {
     let mut rng = seeded(seed);
