@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::id::{Name, Once, PortId};
 use crate::known::{Known, Place, Stage};
 use crate::names::Entry;
+use crate::wire::FlowKey;
 
 /// One engine's view of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,25 +55,54 @@ pub struct Audit {
     pub blocked: usize,
     /// The number of deaths that have not taken effect.
     pub deaths_pending: usize,
+    /// Ids of the messages in the queues of ports that are here.
+    pub queued: Vec<u32>,
+    /// Ids of the other messages that the engine has: on their way out, arriving, or to be destroyed.
+    pub carried: Vec<u32>,
+    /// Messages that another node may have, with their rights: that node, and the message's id. They have not
+    /// been answered.
+    pub entrusted: Vec<(NodeId, u32)>,
+    /// The number of bytes of memory that are reserved for long messages.
+    pub reserved_bytes: u64,
+    /// Ports that are dead, but still have state here: messages on their way, or rights in messages.
+    pub remains: Vec<PortId>,
 }
 
 impl Engine {
     /// Returns all state that a checker may need.
     pub fn audit(&self) -> Audit {
-        let mut audit = Audit { deaths_pending: self.deaths.dying.len(), ..Audit::default() };
+        let (deaths_pending, reserved_bytes) = (self.deaths.dying.len(), self.memory_used_bytes());
+        let flows = self.flows.keys().chain(self.long.incoming.keys().map(|(_, flow, _)| flow));
+        let dead = flows.map(|flow| flow.port()).filter(|port| !self.known.contains_key(port));
+        let remains = dead.chain(self.strays.keys().copied()).collect();
+        let mut audit = Audit { deaths_pending, reserved_bytes, remains, ..Audit::default() };
         for (port, known) in &self.known {
             audit.ports.insert(*port, self.audit_port(*port, known));
             let Some(body) = known.body() else { continue };
             body.queue.iter().for_each(|queued| note(&mut audit.onces, &queued.parcel));
+            audit.queued.extend(body.queue.iter().map(|queued| queued.parcel.id));
             audit.onces.extend(body.no_senders.map(|(_, once)| once));
             audit.onces.extend(body.port_destroyed);
         }
-        for flow in self.flows.values() {
+        for (key, flow) in &self.flows {
             audit.blocked += flow.blocked.len();
             audit.onces.extend(flow.notify.map(|(_, once)| once));
             for item in &flow.items {
                 item.parcel.iter().for_each(|parcel| note(&mut audit.onces, parcel));
                 audit.unanswered += usize::from(!matches!(item.stage, Stage::Queued(_)));
+                let Some(parcel) = &item.parcel else { continue };
+                audit.carried.push(parcel.id);
+                match item.stage {
+                    // Together with the memory, the receiver has reserved the right.
+                    Stage::Requested(at) | Stage::Permitted { at, .. }
+                        if matches!(key, FlowKey::Once(..)) =>
+                    {
+                        audit.entrusted.push((at, parcel.id));
+                    }
+                    Stage::Requested(at) if !self.is_long(parcel) => audit.entrusted.push((at, parcel.id)),
+                    Stage::Permitted { at, begun: true, .. } => audit.entrusted.push((at, parcel.id)),
+                    Stage::Unsent | Stage::Requested(_) | Stage::Permitted { .. } | Stage::Queued(_) => {}
+                }
             }
         }
         audit.unanswered += self.orphans.len();
@@ -80,8 +110,15 @@ impl Engine {
             .iter()
             .flat_map(|orphan| &orphan.parcel)
             .for_each(|parcel| note(&mut audit.onces, parcel));
+        for (orphan, parcel) in
+            self.orphans.iter().filter_map(|orphan| Some((orphan, orphan.parcel.as_ref()?)))
+        {
+            audit.carried.push(parcel.id);
+            audit.entrusted.push((orphan.asked, parcel.id));
+        }
         for incoming in self.long.incoming.values() {
             incoming.parcel.iter().for_each(|parcel| note(&mut audit.onces, parcel));
+            audit.carried.extend(incoming.parcel.as_ref().map(|parcel| parcel.id));
         }
         let waiting = self.services.iter().flat_map(super::engine::NameService::waiting);
         audit.onces.extend(waiting.filter_map(as_once));

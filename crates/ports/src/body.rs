@@ -200,6 +200,11 @@ impl Body {
         self.holders.entry(node).or_default()
     }
 
+    /// Notes a node that has had a right. It is told of the port's death, so that it forgets the port.
+    pub(crate) fn note_knower(&mut self, node: NodeId) {
+        self.holder(node);
+    }
+
     /// Counts a message among those of its origin that have come.
     pub(crate) fn count(&mut self, origin: NodeId, number: u64) {
         let holder = self.holder(origin);

@@ -93,7 +93,7 @@ pub struct Engine {
     pub(crate) names: Names,
     pub(crate) known: BTreeMap<PortId, Known>,
     /// The numbers of send rights, to ports that have died, in messages that this node holds.
-    strays: BTreeMap<PortId, u32>,
+    pub(crate) strays: BTreeMap<PortId, u32>,
     pub(crate) flows: BTreeMap<FlowKey, Flow>,
     pub(crate) orphans: Vec<Orphan>,
     next_serial: u64,

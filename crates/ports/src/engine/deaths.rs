@@ -223,16 +223,24 @@ impl Engine {
         self.send(at, Packet::Report { port, holds, seen, version });
     }
 
-    /// Handles that messages on their way to a node, or in its queues, are lost with their rights.
+    /// Handles that messages on their way to a node, or in its queues, are lost with their rights. Of long
+    /// messages that have not begun, the node had only the request: they are sent where the port is now.
     fn lose_items(&mut self, key: FlowKey, node: NodeId) {
         let mut at = 0;
-        while let Some(item) = self.flows.get_mut(&key).and_then(|flow| flow.items.get_mut(at)) {
+        while let Some(item) = self.flows.get(&key).and_then(|flow| flow.items.get(at)) {
             let stage = item.stage;
             if !is_at(stage, node) {
                 at += 1;
                 continue;
             }
+            if self.is_only_requested(key, at) {
+                self.item_at(key, at).stage = Stage::Unsent;
+                self.todo.flows.insert(key);
+                at += 1;
+                continue;
+            }
             // The message may have been sent on before.
+            let item = self.item_at(key, at);
             let last = item.at.map_or(node, |(_, at)| at);
             item.stage = Stage::Queued(last);
             self.lose_item(key, at, stage);
@@ -251,6 +259,16 @@ impl Engine {
                 known.claims.insert(once, (node, None));
                 self.send_claim(once);
             }
+        }
+    }
+
+    /// Returns true if a message is long and nothing of it has been sent.
+    fn is_only_requested(&self, key: FlowKey, at: usize) -> bool {
+        let Some(item) = self.flows.get(&key).and_then(|flow| flow.items.get(at)) else { return false };
+        match item.stage {
+            Stage::Requested(_) => item.parcel.as_ref().is_some_and(|parcel| self.is_long(parcel)),
+            Stage::Permitted { begun, .. } => !begun,
+            Stage::Unsent | Stage::Queued(_) => false,
         }
     }
 

@@ -149,12 +149,13 @@ impl Engine {
         match right {
             HeldRight::Dead => dead(self),
             HeldRight::Send(port) => {
-                if !self.known.contains_key(&port) {
+                let lives = self.known.contains_key(&port);
+                self.release_send(port);
+                if !lives {
                     return dead(self);
                 }
                 let (name, _, send) = self.names.port_entry(port);
                 *send += 1;
-                self.release_send(port);
                 RightReceived { name, kind: RightKind::Send }
             }
             HeldRight::Once(once) => {

@@ -195,6 +195,7 @@ impl Engine {
         Some(match &mut known.place {
             Place::Here(body) if !body.in_transit && to != me => {
                 body.onces.insert(once.serial, (to, once.hop));
+                body.note_knower(to);
                 body.granting += 1;
                 (OnceOnWire { once, at, granted: true }, Way::GrantedOnce(once))
             }
@@ -346,6 +347,7 @@ impl Engine {
 
     fn claimed_here(&mut self, once: Once, holder: NodeId) {
         let Some(body) = self.body(once.port) else { return };
+        body.note_knower(holder);
         if let Some(known) = body.onces.get_mut(&once.serial)
             && once.hop > known.1
         {
@@ -425,7 +427,10 @@ impl Engine {
         let report = known.report;
         let is_listed = report.holds || known.seen > report.seen;
         let is_heard = report.acknowledged == report.version;
-        let is_sure = known.seen > report.seen || is_heard && report.holds == holds;
+        // A node that has never reported does so even if its right is gone again: it must be told of the
+        // port's death.
+        let has_reported = report.version > 0 && is_heard && report.holds == holds;
+        let is_sure = known.seen > report.seen || has_reported;
         if !known.unpins.is_empty() && is_sure {
             self.free_pins(port);
         } else if holds != is_listed || (!known.unpins.is_empty() && is_heard) {

@@ -296,7 +296,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn is_long(&self, parcel: &Parcel) -> bool {
+    pub(crate) fn is_long(&self, parcel: &Parcel) -> bool {
         let carries_port = parcel.rights.iter().any(|right| matches!(right, HeldRight::Receive(..)));
         carries_port || parcel.data_bytes() + parcel.released.len() as u64 > self.config.ride_bytes as u64
     }

@@ -735,3 +735,53 @@ fn who_gets_a_port_counts_without_its_own_messages_that_were_lost() {
     ];
     runs_with(4, 5, 9_058_979_161_727_936_175, &ops);
 }
+
+/// The port had died before the right came, and the node gave the right up before it had reported it.
+#[test]
+fn a_node_whose_right_has_come_and_gone_is_told_of_the_death() {
+    let ops = [
+        Op::GiveUp { node: 125, name: 201, whole: false },
+        Op::Send { node: 3, to: 22, rights: vec![(72, 20), (190, 6)], size: 87, waits: 0 },
+        Op::Send { node: 43, to: 0, rights: vec![], size: 0, waits: 0 },
+        Op::Send { node: 182, to: 79, rights: vec![(3, 200)], size: 0, waits: 24 },
+        Op::Send { node: 41, to: 71, rights: vec![], size: 0, waits: 20 },
+        Op::Deliver { packets: 13 },
+        Op::Allocate { node: 188 },
+        Op::Send { node: 34, to: 0, rights: vec![], size: 166, waits: 0 },
+        Op::Deliver { packets: 52 },
+        Op::Deliver { packets: 107 },
+        Op::Send { node: 101, to: 0, rights: vec![(43, 179)], size: 83, waits: 0 },
+        Op::Deliver { packets: 104 },
+        Op::Deliver { packets: 68 },
+        Op::GiveUp { node: 160, name: 25, whole: false },
+        Op::Allocate { node: 0 },
+    ];
+    runs_with(2, 4, 728_966_919_928_124_399, &ops);
+}
+
+/// The node that the port had left had been asked for memory, no more, when it died.
+#[test]
+fn a_long_message_is_sent_elsewhere_if_only_its_request_was_lost() {
+    let ops = [
+        Op::Allocate { node: 0 },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::Send { node: 51, to: 107, rights: vec![(59, 233)], size: 44, waits: 0 },
+        Op::Deliver { packets: 30 },
+        Op::Kill { node: 59 },
+        Op::Send { node: 20, to: 29, rights: vec![], size: 66, waits: 0 },
+    ];
+    runs(4, 0, &ops);
+}
+
+/// The right was counted among those in messages, and not taken off when its name became a dead name. The
+/// server of a call was not told that the reply port has died.
+#[test]
+fn rights_to_dead_ports_leave_nothing_behind() {
+    let ops = [
+        Op::Send { node: 0, to: 0, rights: vec![(0, 0)], size: 0, waits: 0 },
+        Op::Deliver { packets: 23 },
+        Op::GiveUp { node: 0, name: 0, whole: true },
+        Op::Deliver { packets: 23 },
+    ];
+    runs(3, 0, &ops);
+}

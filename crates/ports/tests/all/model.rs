@@ -1,14 +1,15 @@
 //! The reference model for random programs: rights and queues in one place, without a protocol.
 //!
 //! It gets each call when it ends, in that order. It computes what a port's death destroys when nothing is
-//! under way.
+//! under way. What a node had when it died may be lost; the simulator notes that. All else must be as if no
+//! node had died.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hiroba_base::NodeId;
 use hiroba_ports::{Disposition, Message, Name, PortId, Received, RightKind, RightToSend};
 
-use crate::simulator::{Cluster, bytes_type};
+use crate::simulator::{Cluster, Losses, bytes_type};
 
 /// The first id of the model's messages; those of notifications are below.
 pub const FIRST_ID: u32 = 1_000_000;
@@ -48,6 +49,8 @@ pub struct Model {
     /// Ports that must turn out to be dead, because a call failed or a right came as a dead name.
     assumed_dead: Vec<(PortId, String)>,
     last: BTreeMap<(NodeId, PortId), u32>,
+    /// The names of the name service, which programs leave alone.
+    services: BTreeSet<(NodeId, Name)>,
 }
 
 fn pattern(id: u32, part: usize, bytes: usize) -> Vec<u8> {
@@ -60,8 +63,11 @@ impl Model {
     pub fn of(cluster: &Cluster) -> Model {
         let mut model = Model { next_id: FIRST_ID, ..Model::default() };
         for (node, audit) in cluster.audits() {
-            let known = audit.rights.into_iter().filter(|(_, port, _, _)| *port != PortId::NAME_SERVICE);
-            for (name, port, receive, send) in known {
+            for (name, port, receive, send) in audit.rights {
+                if port == PortId::NAME_SERVICE {
+                    model.services.insert((node, name));
+                    continue;
+                }
                 model.tables.insert((node, name), Held { port: Some(port), receive, send, once: false });
                 model.ports.insert(port);
             }
@@ -155,15 +161,8 @@ impl Model {
         Ok(())
     }
 
-    /// Checks a received message. `is_exact` is false if nodes die, because what was lost with them is not
-    /// known.
-    pub fn received(
-        &mut self,
-        node: NodeId,
-        port: PortId,
-        received: &Received,
-        is_exact: bool,
-    ) -> Result<(), String> {
+    /// Checks a received message.
+    pub fn received(&mut self, node: NodeId, port: PortId, received: &Received) -> Result<(), String> {
         let id = received.id;
         if id < FIRST_ID {
             return Ok(());
@@ -197,7 +196,7 @@ impl Model {
             ));
         }
         for ((kind, port), came) in rights.into_iter().zip(&received.rights) {
-            self.right_came(node, kind, port, came.name, came.kind, is_exact)?;
+            self.right_came(node, kind, port, came.name, came.kind)?;
         }
         Ok(())
     }
@@ -209,7 +208,6 @@ impl Model {
         port: PortId,
         name: Name,
         came: RightKind,
-        is_exact: bool,
     ) -> Result<(), String> {
         if came == RightKind::Dead {
             self.assumed_dead.push((port, format!("node {node} got a dead name for it")));
@@ -227,7 +225,6 @@ impl Model {
         if kind != RightKind::SendOnce
             && let Some((other, _)) = known
             && other != name
-            && is_exact
             && !self.dead.contains(&port)
         {
             // The other is a dead name by now, and this one will become one.
@@ -295,43 +292,69 @@ impl Model {
         into.keys().filter(returns).copied().collect()
     }
 
-    /// Computes the consequences of ports' deaths.
-    fn work_out_deaths(&mut self) {
-        self.dead.extend(self.circles());
+    /// Adds the ports whose receive rights were in messages that were not received: messages to dead ports,
+    /// and those that `is_lost` names.
+    fn with_contents(&self, dead: &BTreeSet<PortId>, is_lost: impl Fn(u32) -> bool) -> BTreeSet<PortId> {
+        let mut dead = dead.clone();
         loop {
-            let before = self.dead.len();
-            for sent in self.messages.values().filter(|sent| !sent.received) {
-                if self.dead.contains(&sent.to) {
+            let before = dead.len();
+            for (id, sent) in self.messages.iter().filter(|(_, sent)| !sent.received) {
+                if dead.contains(&sent.to) || is_lost(*id) {
                     let lost = sent.rights.iter().filter(|(kind, _)| *kind == RightKind::Receive);
-                    self.dead.extend(lost.map(|(_, port)| *port));
+                    dead.extend(lost.map(|(_, port)| *port));
                 }
             }
-            if self.dead.len() == before {
-                return;
+            if dead.len() == before {
+                return dead;
             }
         }
     }
 
-    /// Checks that the nodes are as in the model. Nothing may be under way, and every port that can receive
-    /// must be empty.
-    pub fn compare(&mut self, cluster: &Cluster) -> Result<(), String> {
-        self.work_out_deaths();
+    /// Checks which ports are dead. What nodes' deaths may have destroyed may be dead or not.
+    fn compare_ports(&self, dead: &BTreeSet<PortId>, losses: &Losses) -> Result<(), String> {
+        let given_up: BTreeSet<_> = self.dead.union(&self.circles()).copied().collect();
+        let certain: BTreeSet<_> = given_up.union(&losses.dead_ports).copied().collect();
+        let certain = self.with_contents(&certain, |_| false);
+        let possible: BTreeSet<_> = certain.union(&losses.ports).copied().collect();
+        let possible = self.with_contents(&possible, |id| losses.messages.contains(&id));
+        if let Some(port) = certain.difference(dead).next() {
+            return Err(format!("{port} lives, the model says that it is dead"));
+        }
+        if let Some(port) = dead.difference(&possible).next() {
+            return Err(format!("{port} is dead, the model says that it lives"));
+        }
+        Ok(())
+    }
+
+    /// Checks that the living nodes are as in the model. Nothing may be under way, and every port that can
+    /// receive must be empty.
+    pub fn compare(&self, cluster: &Cluster) -> Result<(), String> {
+        let audits = cluster.audits();
+        let alive = |audit: &hiroba_ports::Audit| {
+            audit.ports.iter().filter(|(_, view)| view.is_here).map(|(port, _)| *port).collect::<Vec<_>>()
+        };
+        let living: BTreeSet<_> = audits.values().flat_map(alive).collect();
+        if let Some(port) = living.iter().find(|port| !self.ports.contains(port))
+            && *port != PortId::NAME_SERVICE
+        {
+            return Err(format!("{port} lives and was never made"));
+        }
+        let mut dead: BTreeSet<_> = self.ports.difference(&living).copied().collect();
+        dead.extend([PortId::NAME_SERVICE].into_iter().filter(|port| !living.contains(port)));
+        self.compare_ports(&dead, &cluster.losses)?;
         for (port, why) in &self.assumed_dead {
-            if !self.dead.contains(port) {
+            if !dead.contains(port) {
                 return Err(format!("{port} lives, but: {why}"));
             }
         }
-        let received_from: BTreeSet<_> =
-            self.tables.values().filter(|held| held.receive).filter_map(|held| held.port).collect();
-        for (id, sent) in &self.messages {
-            if !sent.received && received_from.contains(&sent.to) && !self.dead.contains(&sent.to) {
+        for (id, sent) in self.messages.iter().filter(|(_, sent)| !sent.received) {
+            if !dead.contains(&sent.to) && !cluster.losses.messages.contains(id) {
                 return Err(format!("message {id} from node {} to {} was lost", sent.from, sent.to));
             }
         }
-        for (node, audit) in cluster.audits() {
+        for (node, audit) in audits {
             let mut actual: Vec<(Name, Held)> = Vec::new();
-            let known = audit.rights.into_iter().filter(|(_, port, _, _)| *port != PortId::NAME_SERVICE);
-            for (name, port, receive, send) in known {
+            for (name, port, receive, send) in audit.rights {
                 actual.push((name, Held { port: Some(port), receive, send, once: false }));
             }
             for (name, port) in audit.once_names {
@@ -340,28 +363,21 @@ impl Model {
             actual.extend(
                 audit.dead_names.into_iter().map(|(name, send)| (name, Held { send, ..Held::default() })),
             );
+            actual.retain(|(name, _)| !self.services.contains(&(node, *name)));
             actual.sort_by_key(|(name, _)| *name);
             let expected: Vec<_> =
-                self.names(node).into_iter().map(|(name, held)| self.seen_now(name, held)).collect();
+                self.names(node).into_iter().map(|(name, held)| seen_now(&dead, name, held)).collect();
             if actual != expected {
                 return Err(format!("node {node} has the rights {actual:?}, the model says {expected:?}"));
             }
         }
-        let alive = |audit: &hiroba_ports::Audit| {
-            audit.ports.iter().filter(|(_, view)| view.is_here).map(|(port, _)| *port).collect::<Vec<_>>()
-        };
-        let mut living: BTreeSet<_> = cluster.audits().values().flat_map(alive).collect();
-        living.remove(&PortId::NAME_SERVICE);
-        let expected: BTreeSet<_> = self.ports.difference(&self.dead).copied().collect();
-        if living != expected {
-            return Err(format!("the ports {living:?} live, the model says {expected:?}"));
-        }
         Ok(())
     }
+}
 
-    fn seen_now(&self, name: Name, held: Held) -> (Name, Held) {
-        let is_dead = held.port.is_some_and(|port| self.dead.contains(&port));
-        let dead = Held { send: held.send + u32::from(held.once), ..Held::default() };
-        (name, if is_dead { dead } else { held })
-    }
+/// Returns what a name denotes when these ports are dead.
+fn seen_now(dead: &BTreeSet<PortId>, name: Name, held: Held) -> (Name, Held) {
+    let is_dead = held.port.is_some_and(|port| dead.contains(&port));
+    let dead_name = Held { send: held.send + u32::from(held.once), ..Held::default() };
+    (name, if is_dead { dead_name } else { held })
 }

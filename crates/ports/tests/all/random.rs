@@ -92,10 +92,8 @@ impl Run {
         self.settle()?;
         self.drain()?;
         self.cluster.check_at_rest()?;
-        if !self.deaths {
-            self.model.compare(&self.cluster)?;
-        }
-        Ok(())
+        self.model.compare(&self.cluster)?;
+        self.cluster.check_drained()
     }
 
     fn node(&self, byte: u8) -> Option<NodeId> {
@@ -270,7 +268,7 @@ impl Run {
                     // The engine may have no state of the port any more, because it can die in the same step.
                     let port = self.model.tables.get(&(node, received.port)).and_then(|held| held.port);
                     match port {
-                        Some(port) => self.model.received(node, port, &received, !self.deaths)?,
+                        Some(port) => self.model.received(node, port, &received)?,
                         None if received.id < crate::model::FIRST_ID => {}
                         None => return Err("a message came by a name that denotes nothing".to_owned()),
                     }

@@ -28,6 +28,17 @@ pub trait Mutation {
     }
 }
 
+/// What may have been lost with nodes that died. All else must survive.
+#[derive(Default)]
+pub struct Losses {
+    /// Ids of messages that a dead node had, or may have had.
+    pub messages: BTreeSet<u32>,
+    /// Ports that were on a dead node, or on their way from or to one.
+    pub ports: BTreeSet<PortId>,
+    /// Ports of these that have certainly died.
+    pub dead_ports: BTreeSet<PortId>,
+}
+
 /// The number of packets that quick links deliver while a slow one delivers one, on average.
 const SLOWNESS: u32 = 64;
 
@@ -60,6 +71,8 @@ pub struct Cluster {
     /// True to check, after each step, that no no-senders notification is sent too early.
     pub watches: bool,
     awaiting: BTreeSet<(NodeId, PortId)>,
+    /// What may have been lost with dead nodes.
+    pub losses: Losses,
     /// With `HIROBA_PORTS_TRACE`: records the messages, for a failure's report.
     traces: bool,
     pub trace: Vec<String>,
@@ -88,6 +101,7 @@ impl Cluster {
             wrong: Vec::new(),
             watches: false,
             awaiting: BTreeSet::new(),
+            losses: Losses::default(),
             traces: std::env::var_os("HIROBA_PORTS_TRACE").is_some(),
             trace: Vec::new(),
         }
@@ -123,6 +137,7 @@ impl Cluster {
 
     pub fn kill(&mut self, node: u16) {
         let node = NodeId(node);
+        self.note_losses(node);
         self.dead.insert(node);
         // Its messages may still arrive, or not: the link is cut at a random place.
         for to in NodeId::all(self.engines.len() as u16) {
@@ -132,6 +147,29 @@ impl Cluster {
             }
             self.links.remove(&(to, node));
         }
+    }
+
+    /// Notes what a node that dies takes along: what it has, what is on its links, and what others have asked
+    /// of it without an answer. Messages that are in a living node's queue are safe.
+    fn note_losses(&mut self, node: NodeId) {
+        let audit = self.engines[node.index()].audit();
+        let mut lost: BTreeSet<u32> = audit.queued.into_iter().chain(audit.carried).collect();
+        let here = audit.ports.iter().filter(|(_, view)| view.is_here).map(|(port, _)| *port);
+        self.losses.dead_ports.extend(here);
+        let nodes = self.engines.len() as u16;
+        for (_, link) in self.links.iter().filter(|((from, to), _)| *from == node || *to == node) {
+            for (_, head) in link.iter().filter_map(|bytes| head_of_bytes(bytes, nodes)) {
+                lost.insert(head.id);
+                self.losses.ports.extend(ports_of(&head));
+            }
+        }
+        for (_, audit) in self.audits().into_iter().filter(|(other, _)| *other != node) {
+            lost.extend(audit.entrusted.iter().filter(|(to, _)| *to == node).map(|(_, id)| *id));
+        }
+        for (_, audit) in self.audits().into_iter().filter(|(other, _)| *other != node) {
+            audit.queued.iter().for_each(|id| _ = lost.remove(id));
+        }
+        self.losses.messages.extend(lost);
     }
 
     /// Lets one node learn of a death.
@@ -178,6 +216,10 @@ impl Cluster {
         }
         *self.packets.entry(kind_of(&bytes, self.engines.len() as u16)).or_default() += 1;
         if self.dead.contains(&to) {
+            if let Some((_, head)) = head_of_bytes(&bytes, self.engines.len() as u16) {
+                self.losses.messages.insert(head.id);
+                self.losses.ports.extend(ports_of(&head));
+            }
             return;
         }
         for bytes in self.mutation.on_send(from, to, bytes) {
@@ -331,6 +373,42 @@ impl Cluster {
         Ok(())
     }
 
+    /// Checks the conditions that hold when, in addition, all messages that can be received were received:
+    /// nothing waits, no memory is reserved, and nothing is left of what is dead.
+    pub fn check_drained(&self) -> Result<(), String> {
+        let audits = self.audits();
+        let lives = |port: &PortId| {
+            audits.values().any(|audit| audit.ports.get(port).is_some_and(|view| view.is_here))
+        };
+        for (node, audit) in &audits {
+            let waiting = (audit.unanswered, audit.blocked, audit.reserved_bytes);
+            if waiting != (0, 0, 0) {
+                return Err(format!(
+                    "node {node} has messages, threads and bytes of memory that wait: {waiting:?}"
+                ));
+            }
+            if !audit.queued.is_empty() || !audit.carried.is_empty() {
+                let left = (&audit.queued, &audit.carried);
+                return Err(format!("node {node} has messages that nobody can receive: {left:?}"));
+            }
+            if let Some(port) = audit.remains.first() {
+                return Err(format!("node {node} keeps state of {port}, which is dead"));
+            }
+            for (port, view) in &audit.ports {
+                if view.is_here && view.parked > 0 {
+                    return Err(format!("requests wait for room in the empty queue of {port}"));
+                }
+                if view.is_here && !view.is_named && *port != PortId::NAME_SERVICE {
+                    return Err(format!("nobody has the receive right of {port} on node {node}"));
+                }
+                if !lives(port) {
+                    return Err(format!("node {node} knows {port}, which is dead"));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the name of a port and of send rights to it on other nodes, shared through the name service.
     pub fn share(&mut self, owner: u16, others: &[u16]) -> (Name, Vec<Name>) {
         let port = self.name(owner, Call::AllocatePort);
@@ -473,6 +551,19 @@ pub fn head_of(packet: Packet<'_>) -> Option<(FlowKey, Head)> {
         }
         _ => None,
     }
+}
+
+/// Returns the head in the bytes of a packet, and its flow.
+fn head_of_bytes(bytes: &[u8], nodes: u16) -> Option<(FlowKey, Head)> {
+    head_of(Envelope::decode(bytes, nodes).ok()?.packet)
+}
+
+/// Returns the ports whose receive rights a message contains.
+fn ports_of(head: &Head) -> impl Iterator<Item = PortId> {
+    head.rights.iter().filter_map(|right| match right {
+        RightOnWire::Receive(body) => Some(body.port),
+        RightOnWire::Dead | RightOnWire::Send { .. } | RightOnWire::SendOnce(_) => None,
+    })
 }
 
 fn kind_of(bytes: &[u8], nodes: u16) -> &'static str {
