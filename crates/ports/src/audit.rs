@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hiroba_base::NodeId;
 
-use crate::body::{HeldRight, Parcel};
+use crate::body::{HeldRight, Parcel, Source};
 use crate::engine::Engine;
 use crate::id::{Name, Once, PortId};
 use crate::known::{Known, Place, Stage};
@@ -28,6 +28,8 @@ pub struct PortAudit {
     pub holders: Vec<NodeId>,
     /// If the port is here: the node of each send-once right.
     pub onces: BTreeMap<u64, NodeId>,
+    /// If the port is here: the number of send-once rights that were made.
+    pub onces_made: u64,
     /// If the port is here: true if a no-senders notification is requested.
     pub awaits_no_senders: bool,
     /// If the port is here: the number of messages in its queue.
@@ -62,6 +64,9 @@ pub struct Audit {
     /// Messages that another node may have, with their rights: that node, and the message's id. They have not
     /// been answered.
     pub entrusted: Vec<(NodeId, u32)>,
+    /// Messages by send-once rights that are on their way out or arriving: the node that was asked to take
+    /// it, or this one, and the port.
+    pub by_once: Vec<(NodeId, PortId)>,
     /// The number of bytes of memory that are reserved for long messages.
     pub reserved_bytes: u64,
     /// Ports that are dead, but still have state here: messages on their way, or rights in messages.
@@ -90,6 +95,13 @@ impl Engine {
             for item in &flow.items {
                 item.parcel.iter().for_each(|parcel| note(&mut audit.onces, parcel));
                 audit.unanswered += usize::from(!matches!(item.stage, Stage::Queued(_)));
+                if matches!(key, FlowKey::Once(..) | FlowKey::RelayOnce(_)) {
+                    let at = match item.stage {
+                        Stage::Unsent => self.me,
+                        Stage::Requested(at) | Stage::Permitted { at, .. } | Stage::Queued(at) => at,
+                    };
+                    audit.by_once.extend([(self.me, key.port()), (at, key.port())]);
+                }
                 let Some(parcel) = &item.parcel else { continue };
                 audit.carried.push(parcel.id);
                 match item.stage {
@@ -116,7 +128,9 @@ impl Engine {
             audit.carried.push(parcel.id);
             audit.entrusted.push((orphan.asked, parcel.id));
         }
-        for incoming in self.long.incoming.values() {
+        for ((_, flow, _), incoming) in &self.long.incoming {
+            let by_once = incoming.source == Source::Once;
+            audit.by_once.extend(by_once.then_some((self.me, flow.port())));
             incoming.parcel.iter().for_each(|parcel| note(&mut audit.onces, parcel));
             audit.carried.extend(incoming.parcel.as_ref().map(|parcel| parcel.id));
         }
@@ -152,6 +166,7 @@ impl Engine {
             pinned: known.pins.len() + known.pinned_onces.len() + known.claims.len() + known.unpins.len(),
             holders: Vec::new(),
             onces: BTreeMap::new(),
+            onces_made: 0,
             awaits_no_senders: false,
             queued: 0,
             parked: 0,
@@ -160,6 +175,7 @@ impl Engine {
             let holding = body.holders.iter().filter(|(_, holder)| holder.is_holding());
             audit.holders = holding.map(|(node, _)| *node).collect();
             audit.onces = body.onces.iter().map(|(serial, (node, _))| (*serial, *node)).collect();
+            audit.onces_made = body.next_once;
             audit.awaits_no_senders = body.no_senders.is_some();
             (audit.queued, audit.parked) = (body.queue.len(), body.parked.len());
         }

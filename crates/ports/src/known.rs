@@ -41,6 +41,9 @@ pub(crate) struct Known {
     pub(crate) moves: u64,
     /// The number of its moves when it came to its place, as far as this node knows.
     pub(crate) place_moves: u64,
+    /// Nodes that have asked for the place and were told it. If the port turns out to be dead, they are told
+    /// that, too: a right may bring a port to a node after the word of its death.
+    pub(crate) told: BTreeSet<NodeId>,
     /// The number of send rights in messages that this node holds.
     pub(crate) carried: u32,
     /// The numbers of send rights that were sent on to receivers that are not registered yet.
@@ -64,6 +67,7 @@ impl Known {
             former: BTreeSet::new(),
             moves: 0,
             place_moves: 0,
+            told: BTreeSet::new(),
             carried: 0,
             pins: BTreeMap::new(),
             seen: 0,
@@ -112,7 +116,8 @@ pub(crate) struct Item {
     /// The last reported node where it was queued, with the number of the port's moves by then: reports of
     /// that take several ways.
     pub(crate) at: Option<(u64, NodeId)>,
-    /// The way of each of its rights: with the request that is out, or with the long message's head.
+    /// The way of each of its rights: with the request that is out, or with the long message's head. Behind the
+    /// way of a receive right are those of the rights that travel with the port.
     pub(crate) ways: Vec<Way>,
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct LongMessages {
 /// A long message for which memory is reserved.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    pub(super) source: Source,
+    pub(crate) source: Source,
     pub(super) bytes: u64,
     /// The number of bytes of memory that are reserved for it.
     pub(super) reserved_bytes: u64,

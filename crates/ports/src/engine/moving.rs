@@ -13,7 +13,7 @@ use hiroba_base::NodeId;
 
 use crate::body::{Body, HeldRight, Holder, Parcel, Source};
 use crate::id::{Once, PortId};
-use crate::known::{Flow, Item, Known, Place};
+use crate::known::{Flow, Item, Known, Place, Way};
 use crate::wire::{BodyOnWire, FlowKey, HolderOnWire, OnceOnWire, Packet};
 
 use super::Engine;
@@ -30,8 +30,15 @@ impl Engine {
         })
     }
 
-    /// Takes a port apart. Returns the part that travels, and relays the rest.
-    pub(super) fn port_leaves(&mut self, port: PortId, journey: u64, to: NodeId) -> Option<BodyOnWire> {
+    /// Takes a port apart. Returns the part that travels, and relays the rest. Adds the ways of the rights
+    /// that travel with it.
+    pub(super) fn port_leaves(
+        &mut self,
+        port: PortId,
+        journey: u64,
+        to: NodeId,
+        ways: &mut Vec<Way>,
+    ) -> Option<BodyOnWire> {
         let me = self.me;
         self.body_in_transit(port, journey)?;
         let known = self.known.get_mut(&port)?;
@@ -61,7 +68,11 @@ impl Engine {
         }
         let holders = self.holders_that_leave(port, &mut body, first);
         let onces = body.onces.iter().map(|(serial, (node, hop))| (*serial, *hop, *node)).collect();
-        let mut leave = |once: Once| self.send_once_off(once, to).map(|(right, _)| right);
+        let mut leave = |once: Once| {
+            let (right, way) = self.send_once_off(once, to)?;
+            ways.push(way);
+            Some(right)
+        };
         let no_senders = body.no_senders.and_then(|(sync, once)| Some((sync, leave(once)?)));
         let port_destroyed = body.port_destroyed.and_then(leave);
         let former = self.known.get(&port).map(|known| known.former.iter().copied().collect());
@@ -259,7 +270,9 @@ impl Engine {
     /// Informs a node that has asked for a port of the port's place.
     pub(super) fn tell_place(&mut self, port: PortId, asking: NodeId) {
         let Some(to) = self.place_of(port) else { return };
-        let moves = self.known[&port].place_moves;
+        let Some(known) = self.known.get_mut(&port) else { return };
+        known.told.insert(asking);
+        let moves = known.place_moves;
         self.send(asking, Packet::Moved { port, to, moves });
     }
 
@@ -273,7 +286,18 @@ impl Engine {
             Place::At(at) if moves == known.place_moves && to == at => self.resume(port),
             // The port has come here meanwhile, and that node does not know of the requests sent there.
             Place::Here(_) => self.resume(port),
-            Place::At(_) | Place::Leaving { .. } => {}
+            Place::At(_) => self.ask_birth(port),
+            Place::Leaving { .. } => {}
+        }
+    }
+
+    /// Asks the node where a port was made, because another one knows less than this one. That is so if the
+    /// port has died there and a late right has made it known again.
+    fn ask_birth(&mut self, port: PortId) {
+        let Some(known) = self.known.get(&port) else { return };
+        let crate::known::Report { holds, seen, version, .. } = known.report;
+        if port.birth != self.me {
+            self.send(port.birth, Packet::Report { port, holds, seen, version });
         }
     }
 

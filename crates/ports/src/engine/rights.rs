@@ -156,11 +156,28 @@ impl Engine {
         }
     }
 
-    /// Sends a right to another node.
-    pub(super) fn send_right_off(&mut self, right: HeldRight, to: NodeId) -> (RightOnWire, Way) {
+    /// Sends a right to another node. Adds the way of the right, and behind it those of the rights that
+    /// travel with a port: all end when the message is answered.
+    pub(super) fn send_right_off(
+        &mut self,
+        right: HeldRight,
+        to: NodeId,
+        ways: &mut Vec<Way>,
+    ) -> RightOnWire {
+        if let HeldRight::Receive(port, journey) = right {
+            ways.push(Way::Receive);
+            let body = self.port_leaves(port, journey, to, ways);
+            return body.map_or(RightOnWire::Dead, |body| RightOnWire::Receive(Box::new(body)));
+        }
+        let (right, way) = self.send_only_right_off(right, to);
+        ways.push(way);
+        right
+    }
+
+    fn send_only_right_off(&mut self, right: HeldRight, to: NodeId) -> (RightOnWire, Way) {
         let me = self.me;
         match right {
-            HeldRight::Dead => (RightOnWire::Dead, Way::Dead),
+            HeldRight::Dead | HeldRight::Receive(..) => (RightOnWire::Dead, Way::Dead),
             HeldRight::Send(port) => {
                 let Some(at) = self.place_of(port) else { return (RightOnWire::Dead, Way::Dead) };
                 let Some(known) = self.known.get_mut(&port) else { return (RightOnWire::Dead, Way::Dead) };
@@ -178,10 +195,6 @@ impl Engine {
             }
             HeldRight::Once(once) => match self.send_once_off(once, to) {
                 Some((right, way)) => (RightOnWire::SendOnce(right), way),
-                None => (RightOnWire::Dead, Way::Dead),
-            },
-            HeldRight::Receive(port, journey) => match self.port_leaves(port, journey, to) {
-                Some(body) => (RightOnWire::Receive(Box::new(body)), Way::Receive),
                 None => (RightOnWire::Dead, Way::Dead),
             },
         }
@@ -245,6 +258,10 @@ impl Engine {
     /// Returns the state of a port of which a right has come, or `None` if the port is dead.
     fn know(&mut self, port: PortId, at: NodeId) -> Option<&mut Known> {
         if !self.known.contains_key(&port) {
+            // The node where a port was made knows it as long as it lives.
+            if port.birth == self.me {
+                return None;
+            }
             let at = if self.deaths.dead.contains(&at) { self.relocated_to(port)?.1 } else { at };
             if at == self.me || self.deaths.dead.contains(&at) {
                 return None;
@@ -574,8 +591,13 @@ impl Engine {
         self.fail_receivers(port);
         self.leave_sets(port);
         self.long.hungry.retain(|hungry| *hungry != port);
-        if let Some(Known { carried: strays @ 1.., .. }) = self.known.remove(&port) {
-            self.strays.insert(port, strays);
+        if let Some(Known { carried, told, .. }) = self.known.remove(&port) {
+            if carried > 0 {
+                self.strays.insert(port, carried);
+            }
+            for node in told {
+                self.send(node, Packet::Dead { port });
+            }
         }
         self.words.forget_port(port);
         for (name, once) in self.names.bury(port) {

@@ -332,7 +332,8 @@ impl Engine {
     }
 
     fn head_of(&mut self, parcel: &Parcel, to: NodeId) -> (Head, Vec<Way>) {
-        let (rights, ways) = parcel.rights.iter().map(|right| self.send_right_off(*right, to)).unzip();
+        let mut ways = Vec::with_capacity(parcel.rights.len());
+        let rights = parcel.rights.iter().map(|right| self.send_right_off(*right, to, &mut ways)).collect();
         let head = Head {
             id: parcel.id,
             types: parcel.types.clone(),

@@ -785,3 +785,52 @@ fn rights_to_dead_ports_leave_nothing_behind() {
     ];
     runs(3, 0, &ops);
 }
+
+/// A node told another one the port's place, where the port had died. The other one asked there, where a late
+/// right had made the port known again at its former place.
+#[test]
+fn who_was_told_of_a_place_is_told_of_the_death_there() {
+    let ops = [
+        Op::Receive { node: 16, from: 0, waits: true },
+        Op::Slow { from: 4, to: 225 },
+        Op::Allocate { node: 143 },
+        Op::Send { node: 65, to: 3, rights: vec![(170, 179)], size: 34, waits: 8 },
+        Op::Receive { node: 228, from: 104, waits: true },
+        Op::Send { node: 47, to: 43, rights: vec![(33, 91)], size: 0, waits: 16 },
+        Op::Send { node: 4, to: 123, rights: vec![(0, 36), (132, 47), (133, 0)], size: 104, waits: 120 },
+        Op::GiveUp { node: 238, name: 155, whole: false },
+        Op::Send { node: 18, to: 126, rights: vec![], size: 0, waits: 40 },
+        Op::Allocate { node: 14 },
+        Op::Deliver { packets: 55 },
+        Op::Receive { node: 87, from: 0, waits: false },
+        Op::Send { node: 62, to: 1, rights: vec![], size: 0, waits: 0 },
+        Op::Deliver { packets: 121 },
+        Op::Receive { node: 24, from: 61, waits: false },
+        Op::Deliver { packets: 19 },
+        Op::Receive { node: 224, from: 19, waits: false },
+        Op::Send { node: 44, to: 226, rights: vec![], size: 0, waits: 0 },
+        Op::Send { node: 39, to: 186, rights: vec![], size: 0, waits: 4 },
+        Op::Allocate { node: 131 },
+        Op::Allocate { node: 201 },
+        Op::GiveUp { node: 34, name: 12, whole: true },
+        Op::Send { node: 213, to: 156, rights: vec![(5, 0)], size: 0, waits: 0 },
+        Op::GiveUp { node: 32, name: 0, whole: false },
+        Op::Send { node: 1, to: 59, rights: vec![(35, 0)], size: 124, waits: 0 },
+        Op::Allocate { node: 0 },
+    ];
+    runs_with(4, 5, 8_723_768_535_541_318_480, &ops);
+}
+
+/// The right by which the port returns was granted with the port, and counted as under way for ever. So the
+/// port that it is for could not leave.
+#[test]
+fn a_port_that_watches_another_one_can_leave() {
+    let ops = [
+        Op::Allocate { node: 44 },
+        Op::PortDestroyed { node: 74, port: 84, notify: 71 },
+        Op::Send { node: 20, to: 0, rights: vec![(234, 128)], size: 0, waits: 96 },
+        Op::Deliver { packets: 2 },
+        Op::Send { node: 62, to: 0, rights: vec![(223, 161)], size: 0, waits: 0 },
+    ];
+    runs_with(2, 2, 1_154_554_667_610_300_465, &ops);
+}

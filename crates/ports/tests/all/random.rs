@@ -20,6 +20,10 @@ pub enum Op {
     Receive { node: u8, from: u8, waits: bool },
     GiveUp { node: u8, name: u8, whole: bool },
     NoSenders { node: u8, port: u8 },
+    DeadName { node: u8, name: u8, notify: u8 },
+    PortDestroyed { node: u8, port: u8, notify: u8 },
+    Limit { node: u8, port: u8, limit: u8 },
+    Slow { from: u8, to: u8 },
     Deliver { packets: u8 },
     Kill { node: u8 },
 }
@@ -27,12 +31,19 @@ pub enum Op {
 pub fn ops(deaths: bool) -> impl Strategy<Value = Vec<Op>> {
     let byte = any::<u8>;
     let send = (byte(), byte(), prop::collection::vec((byte(), byte()), 0..4), byte(), byte());
+    let rare = prop_oneof![
+        (byte(), byte(), byte()).prop_map(|(node, name, notify)| Op::DeadName { node, name, notify }),
+        (byte(), byte(), byte()).prop_map(|(node, port, notify)| Op::PortDestroyed { node, port, notify }),
+        (byte(), byte(), byte()).prop_map(|(node, port, limit)| Op::Limit { node, port, limit }),
+        (byte(), byte()).prop_map(|(from, to)| Op::Slow { from, to }),
+    ];
     let op = prop_oneof![
         2 => byte().prop_map(|node| Op::Allocate { node }),
         12 => send.prop_map(|(node, to, rights, size, waits)| Op::Send { node, to, rights, size, waits }),
         8 => (byte(), byte(), any::<bool>()).prop_map(|(node, from, waits)| Op::Receive { node, from, waits }),
         2 => (byte(), byte(), any::<bool>()).prop_map(|(node, name, whole)| Op::GiveUp { node, name, whole }),
         1 => (byte(), byte()).prop_map(|(node, port)| Op::NoSenders { node, port }),
+        3 => rare,
         10 => byte().prop_map(|packets| Op::Deliver { packets }),
         u32::from(deaths) => byte().prop_map(|node| Op::Kill { node }),
     ];
@@ -51,6 +62,14 @@ pub fn tight(requests_max: usize) -> Config {
         requests_max,
         ..Config::default()
     }
+}
+
+/// The notifications that programs request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    NoSenders,
+    DeadName,
+    PortDestroyed,
 }
 
 enum Pending {
@@ -102,7 +121,8 @@ impl Run {
         (!self.cluster.dead.contains(&node)).then_some(node)
     }
 
-    fn pick(&self, node: NodeId, byte: u8, wanted: impl Fn(&Held) -> bool) -> Option<(Name, Held)> {
+    fn pick(&mut self, node: NodeId, byte: u8, wanted: impl Fn(&Held) -> bool) -> Option<(Name, Held)> {
+        self.learn_dead_names(node);
         let names: Vec<_> = self.model.names(node).into_iter().filter(|(_, held)| wanted(held)).collect();
         names.get(usize::from(byte) % names.len().max(1)).cloned()
     }
@@ -146,24 +166,25 @@ impl Run {
                 }
                 self.follow(None)
             }
-            Op::NoSenders { node, port } => {
+            Op::NoSenders { node, port } => self.request(*node, *port, *port, Of::NoSenders),
+            Op::DeadName { node, name, notify } => self.request(*node, *name, *notify, Of::DeadName),
+            Op::PortDestroyed { node, port, notify } => {
+                self.request(*node, *port, *notify, Of::PortDestroyed)
+            }
+            Op::Limit { node, port, limit } => {
                 let Some(node) = self.node(*node) else { return Ok(()) };
-                let Some((port, _)) = self.pick(node, *port, |held| held.receive) else { return Ok(()) };
-                let notify = Some(RightToSend { name: port, disposition: Disposition::MakeSendOnce });
-                let of = Notification::NoSenders { sync: 0 };
-                let result = self.cluster.now(node.0, Call::RequestNotification { name: port, of, notify });
+                let Some((name, _)) = self.pick(node, *port, |held| held.receive) else { return Ok(()) };
+                let limit = 1 + u32::from(limit % 4);
+                let set = self.cluster.now(node.0, Call::SetQueueLimit { name, limit });
                 self.forget_last_completion();
-                match result {
-                    Ok(Outcome::Previous(Some(previous))) => {
-                        self.cluster
-                            .now(node.0, Call::Destroy(previous))
-                            .map_err(|error| error.to_string())?;
-                        self.forget_last_completion();
-                    }
-                    Ok(_) => {}
-                    Err(error) => return Err(format!("a notification was refused: {error}")),
-                }
+                set.map_err(|error| format!("a limit was refused: {error}"))?;
                 self.follow(None)
+            }
+            Op::Slow { from, to } => {
+                let nodes = self.cluster.engines.len();
+                let [from, to] = [*from, *to].map(|byte| NodeId((usize::from(byte) % nodes) as u16));
+                self.cluster.slow.insert((from, to));
+                Ok(())
             }
             Op::Deliver { packets } => {
                 for _ in 0..*packets % 24 {
@@ -184,6 +205,49 @@ impl Run {
                 self.heard.extend(NodeId::all(nodes).filter(|by| *by != node).map(|by| (node, by)));
                 self.pending.retain(|_, (at, _)| *at != node);
                 Ok(())
+            }
+        }
+    }
+
+    /// Requests a notification about a name, for a port of the node.
+    fn request(&mut self, node: u8, name: u8, notify: u8, of: Of) -> Result<(), String> {
+        let Some(node) = self.node(node) else { return Ok(()) };
+        let is_meant = |held: &Held| of == Of::DeadName || held.receive;
+        let Some((name, held)) = self.pick(node, name, is_meant) else { return Ok(()) };
+        let Some((notify, watcher)) = self.pick(node, notify, |held| held.receive) else { return Ok(()) };
+        let watcher = watcher.port.expect("a receive right is to a port");
+        let notify = Some(RightToSend { name: notify, disposition: Disposition::MakeSendOnce });
+        let wanted = match of {
+            Of::NoSenders => Notification::NoSenders { sync: 0 },
+            Of::DeadName => Notification::DeadName,
+            Of::PortDestroyed => Notification::PortDestroyed,
+        };
+        let result = self.cluster.now(node.0, Call::RequestNotification { name, of: wanted, notify });
+        self.forget_last_completion();
+        let previous = match result {
+            Ok(Outcome::Previous(previous)) => previous,
+            other => return Err(format!("a notification was refused: {other:?}")),
+        };
+        match of {
+            Of::NoSenders => {}
+            Of::DeadName => self.model.watch_name(node, name, watcher),
+            Of::PortDestroyed => {
+                self.model.watch_port(held.port.expect("a receive right is to a port"), watcher);
+            }
+        }
+        if let Some(previous) = previous {
+            self.cluster.now(node.0, Call::Destroy(previous)).map_err(|error| error.to_string())?;
+            self.forget_last_completion();
+        }
+        self.follow(None)
+    }
+
+    /// Informs the model of a node's names that have become dead names.
+    fn learn_dead_names(&mut self, node: NodeId) {
+        for (name, held) in self.model.names(node) {
+            let status = self.cluster.engines[node.index()].status(name);
+            if !held.dead && status.is_ok_and(|status| status.dead > 0) {
+                self.model.became_dead(node, name);
             }
         }
     }
@@ -252,6 +316,7 @@ impl Run {
                     return Err(format!("a call that ended with {result:?} gave back {returned:?}"));
                 }
             }
+            self.learn_dead_names(node);
             match (pending, result) {
                 (Pending::Send(to, message), Ok(_)) => self.model.sent(node, to, &message)?,
                 (Pending::Send(to, message), Err(error)) => {
@@ -265,11 +330,16 @@ impl Run {
                     }
                 }
                 (Pending::Receive, Ok(Outcome::Received(received))) => {
-                    // The engine may have no state of the port any more, because it can die in the same step.
-                    let port = self.model.tables.get(&(node, received.port)).and_then(|held| held.port);
+                    // The name may be gone: the message came while a send that moved the right was going on.
+                    let port = self.model.port_of(node, received.port);
                     match port {
+                        Some(port) if received.id < crate::model::FIRST_ID => {
+                            let right = received.rights.first();
+                            let engine = &self.cluster.engines[node.index()];
+                            let returned = right.and_then(|right| engine.port_behind(right.name));
+                            self.model.notified(node, port, &received, returned)?;
+                        }
                         Some(port) => self.model.received(node, port, &received)?,
-                        None if received.id < crate::model::FIRST_ID => {}
                         None => return Err("a message came by a name that denotes nothing".to_owned()),
                     }
                 }

@@ -37,6 +37,18 @@ pub struct Losses {
     pub ports: BTreeSet<PortId>,
     /// Ports of these that have certainly died.
     pub dead_ports: BTreeSet<PortId>,
+    /// Ports of whose messages by send-once rights some may be lost.
+    pub by_once: BTreeSet<PortId>,
+}
+
+impl Losses {
+    /// Notes the ports of a message that may be lost.
+    fn note_head(&mut self, flow: FlowKey, head: &Head) {
+        self.ports.extend(ports_of(head));
+        if matches!(flow, FlowKey::Once(..) | FlowKey::RelayOnce(_)) {
+            self.by_once.insert(flow.port());
+        }
+    }
 }
 
 /// The number of packets that quick links deliver while a slow one delivers one, on average.
@@ -154,17 +166,20 @@ impl Cluster {
     fn note_losses(&mut self, node: NodeId) {
         let audit = self.engines[node.index()].audit();
         let mut lost: BTreeSet<u32> = audit.queued.into_iter().chain(audit.carried).collect();
+        self.losses.by_once.extend(audit.by_once.iter().map(|(_, port)| *port));
         let here = audit.ports.iter().filter(|(_, view)| view.is_here).map(|(port, _)| *port);
         self.losses.dead_ports.extend(here);
         let nodes = self.engines.len() as u16;
         for (_, link) in self.links.iter().filter(|((from, to), _)| *from == node || *to == node) {
-            for (_, head) in link.iter().filter_map(|bytes| head_of_bytes(bytes, nodes)) {
+            for (flow, head) in link.iter().filter_map(|bytes| head_of_bytes(bytes, nodes)) {
                 lost.insert(head.id);
-                self.losses.ports.extend(ports_of(&head));
+                self.losses.note_head(flow, &head);
             }
         }
         for (_, audit) in self.audits().into_iter().filter(|(other, _)| *other != node) {
             lost.extend(audit.entrusted.iter().filter(|(to, _)| *to == node).map(|(_, id)| *id));
+            let by_once = audit.by_once.iter().filter(|(at, _)| *at == node);
+            self.losses.by_once.extend(by_once.map(|(_, port)| *port));
         }
         for (_, audit) in self.audits().into_iter().filter(|(other, _)| *other != node) {
             audit.queued.iter().for_each(|id| _ = lost.remove(id));
@@ -216,9 +231,9 @@ impl Cluster {
         }
         *self.packets.entry(kind_of(&bytes, self.engines.len() as u16)).or_default() += 1;
         if self.dead.contains(&to) {
-            if let Some((_, head)) = head_of_bytes(&bytes, self.engines.len() as u16) {
+            if let Some((flow, head)) = head_of_bytes(&bytes, self.engines.len() as u16) {
                 self.losses.messages.insert(head.id);
-                self.losses.ports.extend(ports_of(&head));
+                self.losses.note_head(flow, &head);
             }
             return;
         }
