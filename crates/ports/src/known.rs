@@ -116,8 +116,8 @@ pub(crate) struct Item {
     /// The last reported node where it was queued, with the number of the port's moves by then: reports of
     /// that take several ways.
     pub(crate) at: Option<(u64, NodeId)>,
-    /// The way of each of its rights: with the request that is out, or with the long message's head. Behind the
-    /// way of a receive right are those of the rights that travel with the port.
+    /// The way of each of its rights: with the request that is out, or with the long message's head. Behind
+    /// the way of a receive right are those of the rights that travel with the port.
     pub(crate) ways: Vec<Way>,
 }
 

@@ -389,8 +389,8 @@ impl Model {
         Ok(())
     }
 
-    /// Returns the ports whose receive rights are in each other's queues, with the way of each: the ports that
-    /// it is in, or, once its return was requested, may be in.
+    /// Returns the ports whose receive rights are in each other's queues, with the way of each: the ports
+    /// that it is in, or, once its return was requested, may be in.
     fn circles(&self) -> BTreeMap<PortId, BTreeSet<PortId>> {
         let mut into = self.returnable.clone();
         for sent in self.messages.values().filter(|sent| !sent.received) {

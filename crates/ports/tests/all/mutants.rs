@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use hiroba_base::NodeId;
 use hiroba_ports::wire::{Acceptance, Envelope, FlowKey, Head, Load, OnceOnWire, Packet, RightOnWire, Word};
-use hiroba_ports::{Call, Config, Disposition, Message, Outcome, Patience, right};
+use hiroba_ports::{Call, Config, Disposition, Message, Outcome, Patience, notification, right};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
@@ -198,6 +198,28 @@ const MUTANTS: &[(&str, bool, Wrong)] = &[
     }),
     ("a port forgets who waits for its senders to end", false, |packet, _| {
         on_bodies(packet, |body| body.no_senders = None)
+    }),
+    ("a port forgets who gets it back", false, |packet, _| {
+        on_bodies(packet, |body| body.port_destroyed = None)
+    }),
+    ("another name is said to be dead", false, |packet, _| {
+        if let Packet::Request { load: Load::Whole { head, data, .. }, .. } = packet
+            && head.id == notification::DEAD_NAME
+        {
+            *data = &[0; 8];
+        }
+        Fate::Sent
+    }),
+    ("a send right comes as a dead one", false, |packet, _| {
+        if let Some(right) = rights(packet).and_then(|head| head.rights.last_mut())
+            && matches!(right, RightOnWire::Send { granted: false, .. })
+        {
+            *right = RightOnWire::Dead;
+        }
+        Fate::Sent
+    }),
+    ("nodes do not tell where ports are that were on a dying node", true, |packet, _| {
+        lost_if(matches!(packet, Packet::Relocated { .. }))
     }),
     ("a node does not say that it has told of ports", true, |packet, _| {
         lost_if(matches!(packet, Packet::Told { .. }))
