@@ -130,7 +130,8 @@ impl Loop {
             (Kind::Static, _) => self.next_static(u64::from(team.number), u64::from(team.threads)),
             (Kind::Profiled, Some(plan)) => {
                 let (chunk, evaluated, skipped) = (self.chunk, self.evaluated, self.skipped);
-                let numbers = Numbers { count, chunk, evaluated, skipped };
+                let may_go_back = !self.is_monotonic;
+                let numbers = Numbers { count, chunk, evaluated, skipped, may_go_back };
                 profiled::next(numbers, &mut self.progress, team, shared.next, plan, &now_ns)
             }
             (Kind::WeightedFactoring, Some((site, plan))) => {

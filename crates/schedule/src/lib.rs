@@ -8,6 +8,7 @@
 //! - `factoring.rs`: chunks that halve from round to round, weighted or not.
 //! - `weights.rs`: parts in proportion to the threads' speeds, and what other parts would gain.
 //! - `profiled.rs`, `site.rs`: the schedule that measures speeds, and what a loop keeps of them.
+//! - `revised.rs`: its first execution, which looks at speeds again.
 //! - `places.rs`: sets of processors, and the threads that are bound to them.
 
 #![forbid(unsafe_code)]
@@ -19,6 +20,7 @@ mod kind;
 mod places;
 mod profiled;
 mod range;
+mod revised;
 mod shared;
 mod site;
 mod weights;

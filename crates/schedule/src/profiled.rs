@@ -3,18 +3,17 @@
 //!
 //! Differences from the paper: threads do not wait for each other's speeds. They take iterations to be timed,
 //! and more while others still time theirs, from one word, and the last one to post its speed fixes the parts
-//! of what is left: it sets [`FIXED`] in the word, which is then behind all iterations. Speeds are kept for
-//! the next execution of the loop, which is where they are looked at again, and not between the rounds of one
-//! execution. Without an `eval_size`, a thread times iterations until its clock can tell.
+//! of what is left: it sets [`FIXED`] in the word, which is then behind all iterations. In the loop's first
+//! execution threads take these parts in pieces, and look at all speeds again with each (`revised.rs`), if
+//! they may go back in the loop. The speeds are kept for the next execution, in which a thread has its part
+//! at once. Without an `eval_size`, a thread times iterations until its clock can tell.
 
 use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire};
 
+use crate::revised::{Held, Lanes};
 use crate::shared::{Team, take};
 use crate::site::{FIXED, Site};
-use crate::weights::Parts;
-
-/// How long a thread times iterations where the user does not say how many, in nanoseconds.
-const TIMED_NS: u64 = 50_000;
+use crate::weights::{Parts, TIMED_NS};
 
 /// Numbers of iterations, as the user gives them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,6 +24,8 @@ pub(crate) struct Numbers {
     /// 0 where the user does not say.
     pub(crate) evaluated: u64,
     pub(crate) skipped: u64,
+    /// Threads may go back in the loop, so that they may take over parts of others.
+    pub(crate) may_go_back: bool,
 }
 
 /// How far a thread has come.
@@ -40,6 +41,9 @@ pub(crate) enum Progress {
     Posted { size: u64 },
     /// It has its part of what lay behind `fixed`, and has had so many rounds of it.
     Parted { fixed: u64, rounds: u64, iterations: u64, since_ns: u64 },
+    /// It has pieces of what lay behind `fixed`, in the loop's first execution: the one that it is at, and
+    /// how many iterations it has had of all, since when.
+    Pieces { fixed: u64, held: Held, iterations: u64, since_ns: u64 },
     /// It has had all.
     Done,
 }
@@ -103,6 +107,10 @@ pub(crate) fn next(
                 let word = next.load(Acquire);
                 if word & FIXED == 0 {
                     *progress = Progress::Done;
+                } else if Site::evaluates(plan) && numbers.may_go_back {
+                    let fixed = word & !FIXED;
+                    let (held, since_ns) = (Held::default(), now_ns());
+                    *progress = Progress::Pieces { fixed, held, iterations: 0, since_ns };
                 } else {
                     let fixed = word & !FIXED;
                     let since_ns = if Site::measures(plan) { now_ns() } else { 0 };
@@ -125,7 +133,60 @@ pub(crate) fn next(
                     *progress = Progress::Done;
                 }
             }
+            Progress::Pieces { fixed, held, iterations, since_ns } => {
+                let own = Own { thread, held, iterations, since_ns };
+                match own.next(numbers, fixed, (site, plan), now_ns) {
+                    (Some(Own { held, iterations, .. }), chunk) => {
+                        *progress = Progress::Pieces { fixed, held, iterations, since_ns };
+                        return chunk;
+                    }
+                    (None, chunk) => {
+                        *progress = Progress::Done;
+                        return chunk;
+                    }
+                }
+            }
             Progress::Done => return None,
+        }
+    }
+}
+
+/// What a thread has of a loop whose parts are taken in pieces.
+struct Own {
+    thread: usize,
+    held: Held,
+    iterations: u64,
+    since_ns: u64,
+}
+
+impl Own {
+    /// The next chunk, and what the thread has then; `None` if nothing may follow.
+    fn next(
+        mut self,
+        numbers: Numbers,
+        fixed: u64,
+        (site, plan): (Site, u64),
+        now_ns: &impl Fn() -> u64,
+    ) -> (Option<Own>, Option<(u64, u64)>) {
+        let parts = Parts::new(&site.weights(plan));
+        // Compilers copy the values of `lastprivate` variables from what the thread with the last iteration
+        // has at the end. So this iteration is given out when no others are left, and nothing after it.
+        let lanes = Lanes::new((numbers.count - 1, numbers.chunk), fixed, &parts, site.taken());
+        loop {
+            if let Some((first, end)) = lanes.chunk(&mut self.held) {
+                self.iterations += end - first;
+                return (Some(self), Some((first, end)));
+            }
+            if self.iterations > 0 {
+                site.say(self.thread, speed(self.iterations, self.since_ns, now_ns()));
+            }
+            match lanes.take(self.thread, &site.speeds(plan), self.iterations == 0) {
+                Some(held) => self.held = held,
+                None => {
+                    let is_mine = fixed < numbers.count && site.take_last();
+                    return (None, is_mine.then_some((numbers.count - 1, numbers.count)));
+                }
+            }
         }
     }
 }

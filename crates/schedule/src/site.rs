@@ -37,10 +37,15 @@ const ROW_MASK: u64 = 0xff;
 const EVALUATES: u64 = 1 << 8;
 const MEASURES: u64 = 1 << 9;
 
+/// The numbers, if each thread has one.
+fn all_of(numbers: impl Iterator<Item = f64>) -> Option<Vec<f64>> {
+    let numbers: Vec<f64> = numbers.collect();
+    numbers.iter().all(|number| *number > 0.0).then_some(numbers)
+}
+
 /// The numbers of a row, if each thread has one.
 fn all(numbers: &[AtomicU64]) -> Option<Vec<f64>> {
-    let numbers: Vec<f64> = numbers.iter().map(|word| f64::from_bits(word.load(Acquire))).collect();
-    numbers.iter().all(|number| *number > 0.0).then_some(numbers)
+    all_of(numbers.iter().map(|word| f64::from_bits(word.load(Acquire))))
 }
 
 /// The words of a loop, zeros at first. All threads of the team share them.
@@ -53,7 +58,7 @@ pub struct Site<'a> {
 impl<'a> Site<'a> {
     /// How many words a loop of a team has.
     pub const fn words(threads: u32) -> usize {
-        HEADER + threads as usize * (1 + RING as usize) + RING as usize
+        HEADER + threads as usize * (1 + RING as usize) + RING as usize + threads as usize + 1
     }
 
     /// The loop of a team that has these words.
@@ -72,6 +77,23 @@ impl<'a> Site<'a> {
         &self.words[first + (row % RING) as usize * length..][..length]
     }
 
+    /// What the threads have taken of the parts in the first execution, and of the last iteration: no other
+    /// execution has such words, so they are zeros when it begins.
+    fn taken_words(self) -> &'a [AtomicU64] {
+        let (length, rows) = (self.threads + 1, self.threads * (1 + RING as usize) + RING as usize);
+        &self.words[HEADER + rows..][..length]
+    }
+
+    /// A word for each thread: see `revised.rs`.
+    pub(crate) fn taken(self) -> &'a [AtomicU64] {
+        &self.taken_words()[..self.threads]
+    }
+
+    /// Takes the last iteration. Returns true if nobody has it.
+    pub(crate) fn take_last(self) -> bool {
+        self.taken_words()[self.threads].swap(1, AcqRel) == 0
+    }
+
     /// Prepares an execution: how it is done, and the first value of the loop's word `next`. One thread at a
     /// time, before any other one of the team comes to the loop.
     pub fn prepare(self, kind: Kind) -> (u64, u64) {
@@ -84,10 +106,9 @@ impl<'a> Site<'a> {
             plan = EVALUATES | MEASURES;
             Some(vec![0.0; self.threads])
         } else if word(KNOWN) == NOTHING {
-            // Speeds that were posted while the loop ran say less than those of threads' parts. Where some
-            // thread came too late to time any iterations, equal parts will tell.
+            // Where some thread came too late to time any iterations, equal parts will tell.
             plan = MEASURES;
-            let speeds = measured.or(latest);
+            let speeds = if changes > 0 { all_of(self.latest(changes)) } else { None };
             set(KNOWN, if speeds.is_some() { SPEEDS } else { EQUAL });
             Some(speeds.map_or_else(|| vec![1.0; self.threads], |speeds| weights::first(&speeds)))
         } else if countdown > 0 {
@@ -138,6 +159,19 @@ impl<'a> Site<'a> {
         }
     }
 
+    /// How fast each thread was: in its part, or, as long as it has not said so, in the iterations that were
+    /// timed while the loop ran, which say less.
+    fn latest(self, row: u64) -> impl Iterator<Item = f64> {
+        let of = |word: &AtomicU64| f64::from_bits(word.load(Acquire));
+        let both = self.measured().iter().zip(&self.row(row)[1..]);
+        both.map(move |(measured, posted)| Some(of(measured)).filter(|own| *own > 0.0).unwrap_or(of(posted)))
+    }
+
+    /// The latest speeds in an execution whose threads have posted theirs.
+    pub(crate) fn speeds(self, plan: u64) -> Vec<f64> {
+        self.latest(plan & ROW_MASK).collect()
+    }
+
     /// Says how fast a thread was in the iterations that the execution times. Returns true if all threads
     /// have said so.
     pub(crate) fn post(self, plan: u64, thread: usize, speed: f64) -> bool {
@@ -146,9 +180,14 @@ impl<'a> Site<'a> {
         row[0].fetch_add(1, AcqRel) + 1 == self.threads as u64
     }
 
-    /// Says how fast a thread was in all of its part.
+    /// Says how fast a thread was in all that it has had of its part.
     pub(crate) fn say(self, thread: usize, speed: f64) {
         self.measured()[thread].store(speed.to_bits(), Release);
+    }
+
+    /// Returns true if threads time iterations while the loop runs, to have parts at all.
+    pub(crate) fn evaluates(plan: u64) -> bool {
+        plan & EVALUATES != 0
     }
 
     /// Returns true if threads measure how fast they are in all of their parts.

@@ -2,6 +2,8 @@
 
 /// What one more thread's speed must gain before parts change: below, the threads' data stay where they are.
 pub(crate) const THRESHOLD: f64 = 0.05;
+/// How long a thread times iterations where the user does not say how many, in nanoseconds.
+pub(crate) const TIMED_NS: u64 = 50_000;
 /// A thread that is slower than the fastest by more gets parts as if it were not.
 const RATIO_MAX: f64 = 1024.0;
 const UNIT: f64 = (1u64 << 30) as f64;

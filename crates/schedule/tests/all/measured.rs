@@ -32,9 +32,16 @@ fn the_rest_is_given_out_in_proportion_to_speeds() {
     let (chunks, clocks) = execute(&common, of_loop, figure);
     assert_all_once(6000, &chunks);
     assert_even(&clocks, 0.02);
-    // Each thread: what it skips, what it times, perhaps more while others time theirs, and one block.
-    let blocks = chunks.iter().filter(|(_, first, end)| end - first > 6);
-    assert_eq!(blocks.count(), 3, "{chunks:?}");
+    // Each thread: what it skips, what it times, perhaps more while others time theirs, and one block, which
+    // it takes in a few pieces, but for the last iterations.
+    for thread in 0..3 {
+        let pieces: Vec<_> =
+            chunks.iter().filter(|chunk| chunk.0 == thread && chunk.2 - chunk.1 > 6).collect();
+        assert!(pieces.len() < 9, "{pieces:?}");
+        assert!(pieces.windows(2).all(|pair| pair[0].2 == pair[1].1), "{pieces:?}");
+        let block = pieces[pieces.len() - 1].2 - pieces[0].1;
+        assert!(block.abs_diff([3000, 1000, 2000][thread as usize]) < 60, "{pieces:?}");
+    }
     assert_eq!(&chunks[..3], [(0, 0, 2), (1, 2, 4), (2, 4, 6)]);
     assert_eq!(&chunks[3..6], [(0, 6, 12), (2, 12, 18), (1, 18, 24)]);
 }
@@ -71,6 +78,70 @@ fn equal_threads_keep_equal_blocks() {
     execute(&common, of_loop, cost);
     let (chunks, _) = execute(&common, of_loop, cost);
     assert_eq!(iterations(4, &chunks), [1000, 1000, 1000, 1000]);
+}
+
+/// The cost of iterations that takes `first` for the first ten of a thread, and then as long as of others.
+fn with_first(slow: u32, first: u64) -> impl Fn(u32, u64) -> u64 {
+    let had = std::cell::RefCell::new([0; 8]);
+    move |thread, _| {
+        let had = &mut had.borrow_mut()[thread as usize];
+        *had += 1;
+        if thread == slow && *had <= 10 { first } else { 10_000 }
+    }
+}
+
+/// First touches make a thread look slow, or luck makes it look fast, in the only iterations that are timed
+/// before the parts are fixed. Threads that may not go back keep these parts.
+#[test]
+fn one_bad_measurement_does_not_unbalance_an_execution() {
+    for (wrong, first) in [(0, 1_000_000), (3, 1_000_000), (0, 100), (3, 100)] {
+        for chunk in [0, 1, 16] {
+            let of_loop = counted(40_000, Kind::Profiled, chunk).profiled(10, 0);
+            let (chunks, clocks) = execute(&Common::new(4, 2), of_loop, with_first(wrong, first));
+            assert_all_once(40_000, &chunks);
+            assert_even(&clocks, 0.03);
+            let (_, clocks) = execute(&Common::new(4, 2), of_loop.monotonic(true), with_first(wrong, first));
+            let most = clocks.iter().max().expect("clocks");
+            assert!(*most > 130_000_000, "the measurement is bad: {wrong} {first} {chunk} {clocks:?}");
+        }
+    }
+}
+
+/// A bad measurement is forgotten: the next execution has parts by the speeds in the first one's parts.
+#[test]
+fn one_bad_measurement_is_forgotten() {
+    let of_loop = counted(40_000, Kind::Profiled, 0).profiled(10, 0);
+    let common = Common::new(4, 2);
+    execute(&common, of_loop, with_first(2, 1_000_000));
+    let (chunks, _) = execute(&common, of_loop, |_, _| 10_000);
+    assert_eq!(iterations(4, &chunks), [10_000; 4]);
+}
+
+/// A thread that becomes slow while the loop runs gives up a part of what it has.
+#[test]
+fn parts_follow_speeds_that_change() {
+    let had = std::cell::RefCell::new([0; 4]);
+    let cost = |thread: u32, _| {
+        let had = &mut had.borrow_mut()[thread as usize];
+        *had += 1;
+        if thread == 1 && *had > 1_500 { 40_000 } else { 10_000 }
+    };
+    let (chunks, clocks) = execute(&Common::new(4, 1), counted(40_000, Kind::Profiled, 0), cost);
+    assert_all_once(40_000, &chunks);
+    // A piece that was begun is finished.
+    let (least, most) = (clocks.iter().min().expect("clocks"), clocks.iter().max().expect("clocks"));
+    assert!(*most < 300_000_000 && *least > 90_000_000, "{clocks:?}, with the first parts 400,000,000");
+}
+
+/// However long the loop is, a thread comes back for few pieces.
+#[test]
+fn pieces_are_few() {
+    for (count, cost) in [(1_000_000, 1_000), (100_000, 200_000), (10, 50_000_000)] {
+        let of_loop = counted(count, Kind::Profiled, 0).profiled(1, 0);
+        let (chunks, _) = execute(&Common::new(8, 2), of_loop, |_, _| cost);
+        let most = (0..8).map(|thread| chunks.iter().filter(|chunk| chunk.0 == thread).count()).max();
+        assert!(most < Some(24), "{most:?} of {count}");
+    }
 }
 
 /// While other parts would gain little, executions are measured ever more rarely; a thread that becomes slow
