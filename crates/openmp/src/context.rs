@@ -5,7 +5,7 @@ use std::ptr;
 
 use hiroba_schedule::Loop;
 
-use crate::job::{self, Region, SETTINGS};
+use crate::job::{self, Region, SETTINGS, put};
 use crate::loop_schedule::Schedule;
 use crate::nest::Nest;
 use crate::records::Running;
@@ -180,14 +180,24 @@ impl Settings {
         }
     }
 
+    /// The settings of tasks in a region at this level that begins with these. A list of numbers of threads
+    /// has one for each level.
+    pub(crate) fn at_level(self, level: u32) -> Settings {
+        let of_level = settings().threads_by_level.get(level as usize);
+        Settings { threads: of_level.copied().unwrap_or(self.threads), ..self }
+    }
+
     pub(crate) fn write(self, words: &[std::sync::atomic::AtomicU64; SETTINGS]) {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        words[0].store(pair(self.threads, self.schedule.kind), Relaxed);
-        words[1].store(pair(self.schedule.chunk, u32::from(self.is_dynamic)), Relaxed);
-        words[2].store(pair(self.max_active_levels, self.default_device as u32), Relaxed);
-        words[3].store(pair(self.teams_max, self.teams_thread_limit), Relaxed);
-        words[4].store(u64::from(self.thread_limit), Relaxed);
-        words[5].store(pair(self.schedule.evaluated, self.schedule.skipped), Relaxed);
+        let values = [
+            pair(self.threads, self.schedule.kind),
+            pair(self.schedule.chunk, u32::from(self.is_dynamic)),
+            pair(self.max_active_levels, self.default_device as u32),
+            pair(self.teams_max, self.teams_thread_limit),
+            u64::from(self.thread_limit),
+            pair(self.schedule.evaluated, self.schedule.skipped),
+        ];
+        words.iter().zip(values).for_each(|(word, value)| put!(word, value));
     }
 
     fn read(words: &[std::sync::atomic::AtomicU64; SETTINGS]) -> Settings {

@@ -12,6 +12,17 @@ use crate::runtime::Lock;
 use crate::sites::Sites;
 use crate::work::{RING, Share};
 
+/// Stores a value that is not there yet: a store takes the page away from other nodes, even if it changes
+/// nothing.
+macro_rules! put {
+    ($word:expr, $value:expr) => {
+        if $word.load(Relaxed) != $value {
+            $word.store($value, Relaxed);
+        }
+    };
+}
+pub(crate) use put;
+
 /// The program's code that makes a copy of a `threadprivate` variable.
 pub(crate) type Construct = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
@@ -27,8 +38,6 @@ pub(crate) struct Registered {
 /// Where the code of a region and its data lie, and who takes part. Fields change between regions.
 #[repr(C, align(4096))]
 pub(crate) struct Region {
-    /// Each region that more than one thread runs has another number.
-    pub(crate) number: AtomicU64,
     pub(crate) function: AtomicU64,
     pub(crate) data: AtomicPtr<c_void>,
     /// How many threads take part.
@@ -49,7 +58,15 @@ pub(crate) struct Region {
     pub(crate) of_loop: [AtomicU64; WORDS],
     /// The group of tasks that its threads are in, if reductions are for all of it.
     pub(crate) group: AtomicPtr<Group>,
+    /// The data of regions whose library knows how many they are.
+    pub(crate) list: [AtomicU64; LIST],
 }
+
+/// How many words of data a record has room for.
+pub(crate) const LIST: usize = 64;
+/// How many records there are. A node that a team leaves out may come to the record when the next region has
+/// begun, but never when the one after that has.
+pub(crate) const RECORDS: usize = 2;
 
 /// Words of settings that a region's threads begin with.
 pub(crate) const SETTINGS: usize = 6;
@@ -82,7 +99,7 @@ pub(crate) const FORMAT_BYTES: usize = 256;
 /// The block.
 #[repr(C)]
 pub(crate) struct Job {
-    pub(crate) region: Region,
+    pub(crate) regions: [Region; RECORDS],
     pub(crate) team: Team,
     pub(crate) tasks: Queue,
     pub(crate) shares: [Share; RING],
@@ -90,6 +107,8 @@ pub(crate) struct Job {
     pub(crate) literals: Literals,
     /// How copies of thread-private variables begin, in programs for LLVM's library.
     pub(crate) thread_private: AtomicPtr<Registered>,
+    /// Node 0's clock at the start, in nanoseconds.
+    pub(crate) clock_ns: AtomicU64,
     /// The format in which the program has its threads' places shown.
     pub(crate) format: [AtomicU8; FORMAT_BYTES],
 }

@@ -35,7 +35,7 @@ unsafe extern "C-unwind" fn GOMP_parallel(
     threads: c_uint,
     _flags: c_uint,
 ) {
-    run(&Wanted { function, data, threads, of_loop: None, group: ptr::null_mut() });
+    run(&Wanted { function, data, data_words: 0, threads, of_loop: None, group: ptr::null_mut() });
 }
 
 thread_local! {
@@ -55,7 +55,7 @@ pub(crate) fn start(wanted: &Wanted) {
 /// `function` may be called with `data`.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn GOMP_parallel_start(function: Function, data: *mut c_void, threads: c_uint) {
-    start(&Wanted { function, data, threads, of_loop: None, group: ptr::null_mut() });
+    start(&Wanted { function, data, data_words: 0, threads, of_loop: None, group: ptr::null_mut() });
 }
 
 /// Ends what the latest `_start` has begun.
@@ -78,7 +78,7 @@ macro_rules! with_loop {
         unsafe extern "C-unwind" fn $name(
             $function: Function, data: *mut c_void, threads: c_uint, $($argument: $type,)* _flags: c_uint,
         ) {
-            run(&Wanted { function: $function, data, threads, of_loop: Some($of_loop), group: ptr::null_mut() });
+            run(&Wanted { function: $function, data, data_words: 0, threads, of_loop: Some($of_loop), group: ptr::null_mut() });
         }
 
         /// Begins such a region; its first thread runs the code itself.
@@ -89,7 +89,7 @@ macro_rules! with_loop {
         unsafe extern "C-unwind" fn $old(
             $function: Function, data: *mut c_void, threads: c_uint, $($argument: $type),*
         ) {
-            start(&Wanted { function: $function, data, threads, of_loop: Some($of_loop), group: ptr::null_mut() });
+            start(&Wanted { function: $function, data, data_words: 0, threads, of_loop: Some($of_loop), group: ptr::null_mut() });
         }
     )* };
 }
@@ -129,7 +129,7 @@ macro_rules! newer {
         unsafe extern "C-unwind" fn $name(
             $function: Function, data: *mut c_void, threads: c_uint, $($argument: $type,)* _flags: c_uint,
         ) {
-            run(&Wanted { function: $function, data, threads, of_loop: Some($of_loop), group: ptr::null_mut() });
+            run(&Wanted { function: $function, data, data_words: 0, threads, of_loop: Some($of_loop), group: ptr::null_mut() });
         }
     )* };
 }

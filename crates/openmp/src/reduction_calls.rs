@@ -30,7 +30,7 @@ unsafe extern "C-unwind" fn GOMP_parallel_reductions(
     register(list, ptr::null_mut(), None, threads as usize);
     // SAFETY: made above.
     unsafe { &*group }.reductions.store(list, Release);
-    let wanted = Wanted { function, data, threads, of_loop: None, group };
+    let wanted = Wanted { function, data, data_words: 0, threads, of_loop: None, group };
     let context = teams::begin(&wanted);
     // SAFETY: the program's code with its data.
     unsafe { function(data) };

@@ -10,6 +10,8 @@ use crate::runtime;
 #[derive(Clone, Debug)]
 pub(crate) struct FromEnvironment {
     pub(crate) threads: u32,
+    /// The numbers that OMP_NUM_THREADS has for each level, if it is a list.
+    pub(crate) threads_by_level: Vec<u32>,
     pub(crate) thread_limit: u32,
     pub(crate) schedule: Schedule,
     pub(crate) is_dynamic: bool,
@@ -36,8 +38,8 @@ enum Display {
 /// A thread's stack where neither OMP_STACKSIZE nor the limit of the process says how long.
 const STACK_BYTES: usize = 8 << 20;
 const STACK_BYTES_MIN: usize = 64 << 10;
-/// The most levels of regions that OpenMP's own library counts.
-pub(crate) const LEVELS_MAX: u32 = 255;
+/// The most levels of regions that have several threads: a region inside another one has one.
+pub(crate) const LEVELS_MAX: u32 = 1;
 
 /// The settings; read when they are asked for first.
 pub(crate) fn settings() -> &'static FromEnvironment {
@@ -62,7 +64,8 @@ impl FromEnvironment {
         };
         let places = job::places();
         let limit = number("OMP_THREAD_LIMIT", 1).unwrap_or(u32::MAX).min(job::threads_max());
-        let threads = text("OMP_NUM_THREADS").map(|text| threads_of(&text, places));
+        let by_level = text("OMP_NUM_THREADS").map_or_else(Vec::new, |text| threads_of(&text, places));
+        let threads = by_level.first().copied();
         let nested = switch("OMP_NESTED").map(|nested| if nested { LEVELS_MAX } else { 1 });
         if let Some(target) = text("OMP_TARGET_OFFLOAD")
             && target.eq_ignore_ascii_case("mandatory")
@@ -71,6 +74,7 @@ impl FromEnvironment {
         }
         FromEnvironment {
             threads: threads.unwrap_or(places).min(limit),
+            threads_by_level: by_level,
             thread_limit: limit,
             schedule: text("OMP_SCHEDULE").map_or_else(Schedule::unset, |text| Schedule::given(&text)),
             is_dynamic: switch("OMP_DYNAMIC").unwrap_or(false),
@@ -94,6 +98,11 @@ impl FromEnvironment {
         }
     }
 
+    fn threads_shown(&self) -> String {
+        let inner = self.threads_by_level.iter().skip(1);
+        inner.fold(self.threads.to_string(), |text, threads| format!("{text},{threads}"))
+    }
+
     /// Shows the settings on the standard error stream, if the user wants to see them.
     pub(crate) fn show_if_wanted(&self, places: &str) {
         match self.display {
@@ -111,7 +120,7 @@ impl FromEnvironment {
             ("_OPENMP", "201511".to_owned()),
             ("OMP_DYNAMIC", word(self.is_dynamic).to_owned()),
             ("OMP_NESTED", word(self.max_active_levels > 1).to_owned()),
-            ("OMP_NUM_THREADS", self.threads.to_string()),
+            ("OMP_NUM_THREADS", self.threads_shown()),
             ("OMP_SCHEDULE", self.schedule.shown()),
             ("OMP_PROC_BIND", bind.to_owned()),
             ("OMP_PLACES", places.to_owned()),
@@ -136,18 +145,21 @@ impl FromEnvironment {
     }
 }
 
-/// Returns the number of threads that the first level of a list names, if the job has that many.
-fn threads_of(text: &str, places: u32) -> u32 {
-    let first = text.split(',').next().unwrap_or_default().trim();
-    match first.parse::<u32>() {
-        Ok(threads) if (1..=places).contains(&threads) => threads,
-        Ok(threads) if threads > places => runtime::fatal(&format!(
-            "OMP_NUM_THREADS: expected at most {places} threads, which are {} nodes with {} each, got {threads}; \
+/// Returns the numbers of threads of a list, one for each level, if the job has as many as the first says.
+fn threads_of(text: &str, places: u32) -> Vec<u32> {
+    let numbers =
+        text.split(',').map(|number| number.trim().parse::<u32>().ok().filter(|number| *number > 0));
+    let numbers: Option<Vec<u32>> = numbers.collect();
+    match numbers {
+        Some(numbers) if numbers[0] <= places => numbers,
+        Some(numbers) => runtime::fatal(&format!(
+            "OMP_NUM_THREADS: expected at most {places} threads, which are {} nodes with {} each, got {}; \
              use more nodes (-n) or threads (-t)",
             job::nodes(),
             job::threads_per_node(),
+            numbers[0],
         )),
-        _ => refuse("OMP_NUM_THREADS", text, "a number from 1"),
+        None => refuse("OMP_NUM_THREADS", text, "a number from 1, or one for each level"),
     }
 }
 

@@ -46,20 +46,16 @@ fn own_clock_ns() -> i64 {
 
 /// Compares the nodes' clocks. Collective.
 fn set_clock() {
-    let region = &job::begun().region;
+    let clock_ns = &job::begun().clock_ns;
     face::hiroba_barrier();
     let own = own_clock_ns();
     if job::node() == 0 {
-        region.number.store(own as u64, Relaxed);
+        clock_ns.store(own as u64, Relaxed);
     }
     face::hiroba_barrier();
-    let offset = region.number.load(Relaxed) as i64 - own;
+    let offset = clock_ns.load(Relaxed) as i64 - own;
     if offset.abs() >= SAME_CLOCK_NS {
         CLOCK_OFFSET_NS.store(offset, Relaxed);
-    }
-    face::hiroba_barrier();
-    if job::node() == 0 {
-        region.number.store(0, Relaxed);
     }
 }
 

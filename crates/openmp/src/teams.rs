@@ -2,15 +2,17 @@
 
 use std::cell::Cell;
 use std::ffi::c_void;
+use std::ptr;
 use std::sync::atomic::{
-    AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicPtr, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::Release,
 };
 
 use hiroba_schedule::Loop;
 
 use crate::context::{self, Context, Settings, TeamKind};
 use crate::face;
-use crate::job::{self, Job};
+use crate::job::{self, LIST, RECORDS, Region, put};
 use crate::loops;
 use crate::meeting::Gate;
 use crate::places;
@@ -26,6 +28,8 @@ use crate::work::Function;
 pub(crate) struct Wanted {
     pub(crate) function: Function,
     pub(crate) data: *mut c_void,
+    /// How many words there are, if this is known: then each thread has them with the region's record.
+    pub(crate) data_words: usize,
     /// How many threads the program asks for; 0: as many as are set.
     pub(crate) threads: u32,
     /// The loop that each thread begins with.
@@ -39,6 +43,9 @@ static REGIONS: Gate = Gate::new();
 /// The region's number and how many threads it has, in one word.
 static NOTICE: AtomicU64 = AtomicU64::new(0);
 const THREADS_BITS: u32 = 24;
+/// How many regions all nodes have met for, and the record of the region that the node's threads learn of.
+static MET: AtomicU64 = AtomicU64::new(0);
+static RECORD: AtomicPtr<Region> = AtomicPtr::new(ptr::null_mut());
 /// How many threads this node has for teams, `main` among them, and which notice the latest must not heed.
 static WORKERS: AtomicU32 = AtomicU32::new(0);
 static STALE_NOTICE: AtomicU64 = AtomicU64::new(0);
@@ -76,10 +83,10 @@ unsafe extern "C-unwind" fn work(local: *mut c_void) -> *mut c_void {
     if local == 0 {
         loop {
             runtime::meet_nodes();
-            let region = &job::begun().region;
+            let region = record_of(MET.fetch_add(1, Relaxed) + 1);
             let threads = region.threads.load(Acquire);
             grow(threads);
-            announce(region.number.load(Acquire), threads);
+            announce(region, threads);
             take_part_if_in(threads, local);
         }
     }
@@ -96,7 +103,15 @@ unsafe extern "C-unwind" fn work(local: *mut c_void) -> *mut c_void {
     }
 }
 
-fn announce(number: u64, threads: u32) {
+/// The record of a region, by how many regions all nodes have met for, with it.
+fn record_of(met: u64) -> &'static Region {
+    &job::begun().regions[met as usize % RECORDS]
+}
+
+/// Tells this node's threads of a region.
+fn announce(region: &'static Region, threads: u32) {
+    RECORD.store(ptr::from_ref(region).cast_mut(), Release);
+    let number = (NOTICE.load(Relaxed) >> THREADS_BITS) + 1;
     NOTICE.store(number << THREADS_BITS | u64::from(threads), Release);
     REGIONS.open();
 }
@@ -110,8 +125,9 @@ fn take_part_if_in(threads: u32, local: u32) {
 
 /// Runs the job's region as one of its threads.
 fn take_part(number: u32) {
-    let region = &job::begun().region;
-    let context = Box::new(Context::in_region(region, number, std::ptr::null()));
+    // SAFETY: `announce` stored a record of the job, before this thread learned of the region.
+    let region = unsafe { &*RECORD.load(Acquire) };
+    let context = Box::new(Context::in_region(region, number, ptr::null()));
     let function = region.function.load(Relaxed) as usize;
     // SAFETY: the region's first thread was given a function of this type.
     let function = unsafe { std::mem::transmute::<usize, Function>(function) };
@@ -140,14 +156,15 @@ pub(crate) fn begin(wanted: &Wanted) -> *mut Context {
     let outer = context::current();
     let threads = threads_for(outer, wanted.threads);
     let context = if threads == 1 {
-        let inner = Context::alone(outer.level.get() + 1, outer.settings.get(), outer);
+        let level = outer.level.get() + 1;
+        let inner = Context::alone(level, outer.settings.get().at_level(level), outer);
         inner.active_level.set(outer.active_level.get());
         inner.team_number.set(outer.team_number.get());
         inner.teams.set(outer.teams.get());
         inner.running.set(Running { group: wanted.group, ..Running::default() });
         Box::new(inner)
     } else {
-        fork(job::begun(), outer, wanted, threads)
+        fork(outer, wanted, threads)
     };
     let context = Box::into_raw(context);
     context::set_current(context);
@@ -158,38 +175,53 @@ pub(crate) fn begin(wanted: &Wanted) -> *mut Context {
     context
 }
 
-fn fork(job: &'static Job, outer: &Context, wanted: &Wanted, threads: u32) -> Box<Context> {
-    let Job { region, team, .. } = job;
-    let (first_share, first_single, first_barrier) = NEXT.get();
-    region.function.store(wanted.function as usize as u64, Relaxed);
-    region.data.store(wanted.data, Relaxed);
-    region.threads.store(threads, Relaxed);
-    region.level.store(outer.level.get() + 1, Relaxed);
-    region.team_number.store(outer.team_number.get(), Relaxed);
-    region.teams.store(outer.teams.get(), Relaxed);
-    outer.settings.get().write(&region.settings);
-    region.first_share.store(first_share, Relaxed);
-    region.first_single.store(first_single, Relaxed);
-    region.first_barrier.store(first_barrier, Relaxed);
-    region.group.store(wanted.group, Relaxed);
-    region.has_loop.store(u32::from(wanted.of_loop.is_some()), Relaxed);
-    if let Some(of_loop) = wanted.of_loop {
-        of_loop.write(&region.of_loop);
-    }
+fn fork(outer: &Context, wanted: &Wanted, threads: u32) -> Box<Context> {
+    let meets = threads > job::block(threads);
+    // Nodes that the latest team has left out may not have looked at its record yet.
+    let met = MET.load(Relaxed) + 1;
+    let region = record_of(met);
+    write(region, outer, wanted, threads);
+    let team = &job::begun().team;
     if settings().cancellation {
-        team.cancelled.store(0, Relaxed);
+        put!(team.cancelled, 0);
     }
-    if team.single.load(Relaxed) != first_single {
-        team.single.store(first_single, Relaxed);
-    }
-    let number = region.number.load(Relaxed) + 1;
-    region.number.store(number, Release);
+    put!(team.single, region.first_single.load(Relaxed));
     grow(threads);
-    announce(number, threads);
-    if threads > job::block(threads) {
+    announce(region, threads);
+    if meets {
+        MET.store(met, Relaxed);
         runtime::meet_nodes();
     }
     Box::new(Context::in_region(region, 0, outer))
+}
+
+/// Writes a region's record. A region that is like the one in the record changes nothing, so that the nodes
+/// keep their copies.
+fn write(region: &Region, outer: &Context, wanted: &Wanted, threads: u32) {
+    let (first_share, first_single, first_barrier) = NEXT.get();
+    let level = outer.level.get() + 1;
+    let has_list = (1..=LIST).contains(&wanted.data_words);
+    for (number, word) in region.list.iter().enumerate().take(if has_list { wanted.data_words } else { 0 }) {
+        // SAFETY: the caller has as many words of data.
+        put!(word, unsafe { wanted.data.cast::<u64>().wrapping_add(number).read() });
+    }
+    let data = if has_list { ptr::from_ref(&region.list).cast_mut().cast() } else { wanted.data };
+    put!(region.function, wanted.function as usize as u64);
+    put!(region.data, data);
+    put!(region.threads, threads);
+    put!(region.level, level);
+    put!(region.team_number, outer.team_number.get());
+    put!(region.teams, outer.teams.get());
+    outer.settings.get().at_level(level).write(&region.settings);
+    put!(region.first_share, first_share);
+    put!(region.first_single, first_single);
+    // Only what can be cancelled has a name by its number.
+    put!(region.first_barrier, if settings().cancellation { first_barrier } else { 0 });
+    put!(region.group, wanted.group);
+    put!(region.has_loop, u32::from(wanted.of_loop.is_some()));
+    if let Some(of_loop) = wanted.of_loop {
+        of_loop.write(&region.of_loop);
+    }
 }
 
 /// The calling thread ends the region that [`begin`] began.

@@ -92,14 +92,15 @@ impl Loop {
         keeps.then_some((self.kind, self.site))
     }
 
-    /// Writes it to a record that threads share.
+    /// Writes it to a record that threads share. Words that it does not change are not stored.
     pub fn write(self, words: &[AtomicU64; WORDS]) {
         let flags = [self.is_ordered, self.is_in_order, self.is_monotonic];
         let bits = flags.iter().enumerate().map(|(bit, is_set)| u64::from(*is_set) << (8 + bit)).sum::<u64>();
         let kind = self.kind.number() | bits;
         let Range { start, step, count, end } = self.range;
         let values = [start, step, count, end, self.chunk, kind, self.evaluated, self.skipped, self.site];
-        words.iter().zip(values).for_each(|(word, value)| word.store(value, Relaxed));
+        let changed = words.iter().zip(values).filter(|(word, value)| word.load(Relaxed) != *value);
+        changed.for_each(|(word, value)| word.store(value, Relaxed));
     }
 
     /// Reads it from there.

@@ -229,6 +229,65 @@ fn a_fortran_program_is_as_natively() {
     }
 }
 
+/// What a program is told of its levels, where it has inner regions.
+#[test]
+fn regions_inside_regions_have_one_thread() {
+    if !may_run() {
+        return;
+    }
+    for program in compilers().map(|compiler| compiler.build("tests/programs/openmp_nested.c", &[])) {
+        for (options, threads) in JOBS.into_iter().filter(|(_, threads)| *threads > 1) {
+            let mut asked = vec![(format!("{options} -x OMP_MAX_ACTIVE_LEVELS=2"), vec![])];
+            asked.push((format!("{options} -x OMP_NESTED=true -x OMP_NUM_THREADS={threads},3"), vec!["3"]));
+            for (options, given) in asked {
+                let called = program.on(&options, &given);
+                let is_right = (called.status, called.stdout.as_str()) == (0, "as it is\n");
+                assert!(is_right, "{options}: {called:?}");
+            }
+        }
+        let called = program.on("-n 2 -x OMP_NUM_THREADS=2,3 -x OMP_DISPLAY_ENV=true", &["3"]);
+        assert!(called.stderr.contains("OMP_NUM_THREADS = '2,3'"), "{called:?}");
+        let called = program.on("-n 2 -x OMP_NUM_THREADS=2,x", &[]);
+        let reason = "expected a number from 1, or one for each level, got '2,x'";
+        assert!(called.status == 125 && called.stderr.contains(reason), "{called:?}");
+    }
+}
+
+/// How many messages two nodes exchange for a construct, where 2 are a round trip.
+#[test]
+fn constructs_take_few_round_trips() {
+    if !may_run() {
+        return;
+    }
+    let messages = |program: &Program, construct: &str, count: u32| {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let options = format!("-n 2 --fabric udp --stats=json:{}", file.path().display());
+        let called = program.on(&options, &[construct, &count.to_string()]);
+        assert_eq!(called.status, 0, "{construct}: {called:?}");
+        let text = std::fs::read_to_string(file.path()).expect("statistics");
+        let statistics: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        statistics["total"]["messages_sent"].as_f64().expect("a number")
+    };
+    for (compiler, program) in
+        compilers().map(|compiler| (compiler, compiler.build("tests/programs/openmp_rounds.c", &[])))
+    {
+        // A region is two barriers: nodes keep the records of regions that are like earlier ones. Clang has
+        // two barriers behind a loop with a reduction, and a lock.
+        let reduction = if compiler.c == LLVM.c { 22.0 } else { 9.0 };
+        for (construct, most) in [
+            ("regions", 4.5),
+            ("pairs", 4.5),
+            ("barriers", 2.5),
+            ("singles", 9.0),
+            ("criticals", 0.5),
+            ("reductions", reduction),
+        ] {
+            let more = messages(&program, construct, 300) - messages(&program, construct, 100);
+            assert!(more <= 200.0 * most, "{} {construct}: {more} messages for 200", compiler.c);
+        }
+    }
+}
+
 /// A number of threads from the environment, fewer than there are places, also on some of the nodes only.
 #[test]
 fn the_environment_is_honoured() {
@@ -336,6 +395,26 @@ fn every_schedule_gives_out_each_iteration_once() {
             let is_right = (called.status, called.stdout.as_str()) == (0, "every iteration once\n");
             assert!(is_right, "{options}: {called:?}");
         }
+    }
+}
+
+/// Adaptive weighted factoring in programs as they are. That chunks follow speeds is tested with clocks that
+/// tests set, in `crates/schedule`: here they also depend on who gets a processor.
+#[test]
+fn weighted_factoring_runs_in_programs_as_they_are() {
+    if !may_run() {
+        return;
+    }
+    for program in compilers().map(|compiler| compiler.build("tests/programs/openmp_schedules.c", &[])) {
+        for nodes in ["1", "2", "4"] {
+            for schedule in ["awf", "awf,5"] {
+                let called = program.on(&format!("-n {nodes} -x OMP_SCHEDULE={schedule}"), &["700"]);
+                let is_right = (called.status, called.stdout.as_str()) == (0, "every iteration once\n");
+                assert!(is_right, "{schedule}, {nodes} nodes: {called:?}");
+            }
+        }
+        let called = program.on("-n 2 -x OMP_SCHEDULE=awf,5 -x OMP_DISPLAY_ENV=true", &["10"]);
+        assert!(called.status == 0 && called.stderr.contains("OMP_SCHEDULE = 'AWF,5'"), "{called:?}");
     }
 }
 

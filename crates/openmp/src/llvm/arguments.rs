@@ -13,8 +13,6 @@ pub(super) struct Arguments {
 
 /// The number of arguments behind the first three that come in registers.
 const IN_REGISTERS: usize = 3;
-/// The number of arguments of a region's code that are passed on without an allocation.
-const FEW: usize = 32;
 /// The number of arguments that a call always reads: those that go into registers.
 const LEAST: usize = 4;
 
@@ -33,24 +31,31 @@ impl Arguments {
         unsafe { place.read() }
     }
 
-    /// Calls the code of a region with two numbers of the thread and these arguments.
-    ///
-    /// # Safety
-    /// `code` takes the numbers' addresses and as many arguments.
-    pub(super) unsafe fn call(&self, code: usize, numbers: [c_int; 2]) {
-        let mut few = [0; FEW];
-        let mut many = Vec::new();
-        let list = if self.count <= FEW {
-            &mut few[..self.count.max(LEAST)]
-        } else {
-            many.resize(self.count, 0);
-            &mut many[..]
-        };
-        (0..self.count).for_each(|number| list[number] = self.get(number));
-        let (mut global, mut bound) = (numbers[0], numbers[1]);
-        // SAFETY: the caller's; the list has a word for each argument, and four at least.
-        unsafe { call_region(code, &raw mut global, &raw mut bound, self.count, list.as_ptr()) };
+    /// All that a call of `code` needs, in words that any thread can read: see [`call`].
+    pub(super) fn list(&self, code: usize) -> Vec<usize> {
+        let mut list = vec![0; BEFORE + self.count.max(LEAST)];
+        list[..BEFORE].copy_from_slice(&[code, self.count]);
+        (0..self.count).for_each(|number| list[BEFORE + number] = self.get(number));
+        list
     }
+}
+
+/// The words of a list before the arguments: the code and their number.
+const BEFORE: usize = 2;
+
+/// Calls the code of a list with two numbers of the thread and the list's arguments.
+///
+/// # Safety
+/// [`Arguments::list`] made the list, and the code takes the numbers' addresses and as many arguments.
+pub(super) unsafe fn call(list: *const usize, numbers: [c_int; 2]) {
+    // SAFETY: the caller's.
+    let code = unsafe { list.read() };
+    // SAFETY: as above.
+    let count = unsafe { list.wrapping_add(1).read() };
+    let (mut global, mut bound) = (numbers[0], numbers[1]);
+    let first = list.wrapping_add(BEFORE);
+    // SAFETY: the caller's; the list has a word for each argument, and four at least.
+    unsafe { call_region(code, &raw mut global, &raw mut bound, count, first) };
 }
 
 /// Calls `code(global, bound, arguments…)`, of which `list` has `count`, and four at least.

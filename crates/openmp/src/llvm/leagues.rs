@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
-use super::arguments::Arguments;
+use super::arguments::{self, Arguments};
 use super::{Place, Thread, number_of};
 use crate::context;
 use crate::leagues;
@@ -13,17 +13,10 @@ thread_local! {
     static NEXT: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }
 
-struct Call {
-    code: usize,
-    arguments: Arguments,
-}
-
-unsafe extern "C-unwind" fn run(call: *mut c_void) {
-    // SAFETY: `fork_teams` passes its own local.
-    let call = unsafe { &*call.cast::<Call>() };
+unsafe extern "C-unwind" fn run(list: *mut c_void) {
     let number = number_of(context::current()) as c_int;
-    // SAFETY: the compiler passes code for these arguments.
-    unsafe { call.arguments.call(call.code, [number, 0]) };
+    // SAFETY: `fork_teams` passes such a list.
+    unsafe { arguments::call(list.cast(), [number, 0]) };
 }
 
 /// What `__kmpc_fork_teams` calls.
@@ -36,10 +29,10 @@ pub(super) unsafe extern "C-unwind" fn fork_teams(
     in_registers: *const usize,
     on_stack: *const usize,
 ) {
-    let mut call = Call { code, arguments: Arguments::new(count, in_registers, on_stack) };
+    let mut list = Arguments::new(count, in_registers, on_stack).list(code);
     let (teams, thread_limit) = NEXT.take();
     // SAFETY: the function is for this data.
-    unsafe { leagues::run(run, (&raw mut call).cast(), teams, thread_limit) };
+    unsafe { leagues::run(run, list.as_mut_ptr().cast(), teams, thread_limit) };
 }
 
 /// Limits the threads of regions in code for a device.

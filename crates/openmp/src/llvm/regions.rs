@@ -4,9 +4,11 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use super::arguments::Arguments;
+use super::arguments::{self, Arguments};
 use super::{Place, Thread, number_of};
 use crate::context;
+use crate::job::LIST;
+use crate::memory;
 use crate::parallel::{self, GOMP_parallel_end};
 use crate::teams::Wanted;
 
@@ -15,27 +17,28 @@ thread_local! {
     static THREADS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The code of a region with its arguments. Lies on the stack of the thread that comes to the region.
-#[repr(C)]
-struct Call {
-    code: usize,
-    arguments: Arguments,
-}
-
-/// Runs a region of which [`Call`] is the data.
-unsafe extern "C-unwind" fn run(call: *mut c_void) {
-    // SAFETY: `start` passes its own local, and waits for all threads.
-    let call = unsafe { &*call.cast::<Call>() };
+/// Runs a region whose data are a list of its code and arguments.
+unsafe extern "C-unwind" fn run(list: *mut c_void) {
     let context = context::current();
     let numbers = [number_of(context) as c_int, context.number.get() as c_int];
-    // SAFETY: the compiler passes code for these arguments.
-    unsafe { call.arguments.call(call.code, numbers) };
+    // SAFETY: `start` passes such a list, and waits for all threads.
+    unsafe { arguments::call(list.cast(), numbers) };
 }
 
 fn start(code: usize, arguments: Arguments, threads: u32) {
-    let mut call = Call { code, arguments };
-    let data = (&raw mut call).cast();
-    parallel::run(&Wanted { function: run, data, threads, of_loop: None, group: ptr::null_mut() });
+    let mut list = arguments.list(code);
+    let (data, data_words) = (list.as_mut_ptr().cast(), list.len());
+    let wanted = Wanted { function: run, data, data_words, threads, of_loop: None, group: ptr::null_mut() };
+    if data_words <= LIST {
+        return parallel::run(&wanted);
+    }
+    // The list lies in memory of this process.
+    let shared = memory::shared_zeroed(align_of::<usize>(), size_of_val(&list[..]));
+    // SAFETY: the block is new and as long.
+    unsafe { shared.cast::<usize>().copy_from_nonoverlapping(list.as_ptr(), data_words) };
+    parallel::run(&Wanted { data: shared, data_words: 0, ..wanted });
+    // SAFETY: all threads are past the region.
+    unsafe { memory::free_shared(shared) };
 }
 
 /// What `__kmpc_fork_call` calls.
@@ -76,6 +79,7 @@ extern "C-unwind" fn __kmpc_serialized_parallel(_place: Place, _thread: Thread) 
     parallel::start(&Wanted {
         function: run,
         data: ptr::null_mut(),
+        data_words: 0,
         threads: 1,
         of_loop: None,
         group: ptr::null_mut(),

@@ -1,0 +1,84 @@
+/* One construct again and again, whose messages between nodes a test counts. Usage: openmp_rounds WHAT
+ * COUNT. Threads have copies of COUNT, since the page of the original changes with every call of thread 0. */
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static long total;
+
+/* Nothing that the optimiser could leave out. */
+static void nothing(void) {
+    __asm__ volatile("" ::: "memory");
+}
+
+static void regions(int count) {
+    for (int i = 0; i < count; i++) {
+#pragma omp parallel
+        nothing();
+    }
+}
+
+/* Two regions in turn. */
+static void pairs(int count) {
+    for (int i = 0; i < count / 2; i++) {
+#pragma omp parallel
+        nothing();
+#pragma omp parallel
+        {
+            nothing();
+            nothing();
+        }
+    }
+}
+
+static void barriers(int count) {
+#pragma omp parallel firstprivate(count)
+    for (int i = 0; i < count; i++) {
+#pragma omp barrier
+    }
+}
+
+static void singles(int count) {
+#pragma omp parallel firstprivate(count)
+    for (int i = 0; i < count; i++) {
+#pragma omp single
+        nothing();
+    }
+}
+
+/* By the last thread alone, so that no other one wants the lock. */
+static void criticals(int count) {
+#pragma omp parallel firstprivate(count)
+    if (omp_get_thread_num() == omp_get_num_threads() - 1) {
+        for (int i = 0; i < count; i++) {
+#pragma omp critical
+            nothing();
+        }
+    }
+}
+
+static void reductions(int count) {
+#pragma omp parallel firstprivate(count)
+    for (int i = 0; i < count; i++) {
+#pragma omp for reduction(+ : total)
+        for (int j = 0; j < 100; j++)
+            total += j;
+    }
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(int);
+    } constructs[] = {{"regions", regions}, {"pairs", pairs},         {"barriers", barriers},
+                      {"singles", singles}, {"criticals", criticals}, {"reductions", reductions}};
+    for (size_t i = 0; argc == 3 && i < sizeof constructs / sizeof *constructs; i++) {
+        if (strcmp(argv[1], constructs[i].name) == 0) {
+            constructs[i].run(atoi(argv[2]));
+            printf("%ld\n", total);
+            return 0;
+        }
+    }
+    return 2;
+}
