@@ -173,7 +173,13 @@ const AFTER_CXX_HELP: &str = after_compiler_help!(
     "cxx",
     " schedule(profiled, ...), schedule(factoring, ...) and schedule(awf, ...) may be written in pragmas of OpenMP."
 );
-const AFTER_FC_HELP: &str = after_compiler_help!("HIROBA_FC", "FC", "gfortran", "fc", "");
+const AFTER_FC_HELP: &str = after_compiler_help!(
+    "HIROBA_FC",
+    "FC",
+    "gfortran",
+    "fc",
+    " schedule(profiled, ...), schedule(factoring, ...) and schedule(awf, ...) may be written in directives of OpenMP."
+);
 
 const AFTER_DOCTOR_HELP: &str = "\
 Changes nothing. Exit status: 0, or 125 when jobs of several nodes cannot run here.";

@@ -1,4 +1,4 @@
-//! `hiroba cc` and `hiroba cxx` with `schedule` clauses that OpenMP does not have.
+//! `hiroba cc`, `hiroba cxx` and `hiroba fc` with `schedule` clauses that OpenMP does not have.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -28,7 +28,7 @@ const PRINTED: &str = "4950 9 sum.c\n";
 
 fn wrapper(directory: &Path, language: &str, compiler: &str, arguments: &[&str]) -> Called {
     let mut command = hiroba(&[language]);
-    let (_, variable) = [("cc", "HIROBA_CC"), ("cxx", "HIROBA_CXX")]
+    let (_, variable) = [("cc", "HIROBA_CC"), ("cxx", "HIROBA_CXX"), ("fc", "HIROBA_FC")]
         .into_iter()
         .find(|(known, _)| *known == language)
         .expect("a language");
@@ -128,6 +128,128 @@ fn nothing_is_rewritten_without_such_a_clause() {
         let called = wrapper(directory, "cc", compiler, &arguments);
         assert!(called.stdout.trim_end().ends_with("-fopenmp -c sum.c -o sum.o"), "{called:?}");
         assert!(!called.stdout.contains("/proc"), "{called:?}");
+    }
+}
+
+/// A clause that only a header has, which another header includes.
+#[test]
+fn clauses_of_headers_are_rewritten() {
+    for (language, compiler) in [("cc", "cc"), ("cc", "clang"), ("cxx", "c++"), ("cxx", "clang++")] {
+        if !is_there(compiler) {
+            continue;
+        }
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let file = |name: &str, text: &str| {
+            fs::create_dir_all(directory.path().join("inner")).expect("a writable directory");
+            fs::write(directory.path().join(name), text).expect("a writable directory");
+        };
+        file("sum.c", &SOURCE.replacen("#include \"span.h\"", "#include \"outer.h\"", 1).replace(
+            "#pragma omp parallel for schedule(profiled, CHUNK, span() / 4) \\\n        reduction(+ : sum) reduction(max : line)\n\
+             \x20   for (int i = 0; i < span(); i++) {\n        sum += i;\n        line = __LINE__;\n    }\n",
+            "    sum_up(&sum);\n\n\n\n    line = __LINE__;\n\n",
+        ));
+        file("outer.h", "#include \"loop.h\"\n");
+        file(
+            "inner/loop.h",
+            "static void sum_up(int *result) {\n    int sum = 0;\n\
+             #pragma omp parallel for schedule(profiled, 3) reduction(+ : sum)\n\
+             \x20   for (int i = 0; i < 100; i++)\n        sum += i;\n    *result = sum;\n}\n",
+        );
+        let options = ["-O2", "-fopenmp", "-Wall", "-Wextra", "-Iinner", "sum.c", "-o", "of-header"];
+        let called = wrapper(directory.path(), language, compiler, &options);
+        assert_eq!(called.status, 0, "{compiler}: {called:?}");
+        runs(directory.path(), "./of-header");
+    }
+}
+
+const FREE: &str = "module measured\n\
+    \x20 implicit none\n\
+    \x20 interface\n\
+    \x20   subroutine unused(a)\n\
+    \x20     integer :: a\n\
+    \x20   end subroutine\n\
+    \x20 end interface\n\
+    contains\n\
+    \x20 subroutine own(owner, &\n\
+    \x20                n)\n\
+    \x20   use omp_lib, only: omp_get_thread_num\n\
+    \x20   integer, intent(in) :: n\n\
+    \x20   integer, intent(out) :: owner(n)\n\
+    \x20   integer :: i\n\
+    !$omp parallel do &\n\
+    !$omp& schedule(Profiled, 0, & ! in blocks\n\
+    !$omp& 2*n/n)\n\
+    \x20   do i = 1, n\n\
+    \x20     owner(i) = omp_get_thread_num()\n\
+    \x20   end do\n\
+    \x20 end subroutine\n\
+    end module\n\
+    program blocks\n\
+    \x20 use measured\n\
+    \x20 integer :: owner(2000), round\n\
+    \x20 do round = 1, 2\n\
+    \x20   call own(owner, 2000)\n\
+    \x20 end do\n\
+    \x20 print '(i0)', count(owner(2:) /= owner(:1999))\n\
+    end program\n";
+const FIXED: &str = "      program blocks\n\
+    C     In fixed form.\n\
+    \x20     use omp_lib\n\
+    \x20     implicit none\n\
+    \x20     integer owner(2000), round, i\n\
+    \x20     do 20 round = 1, 2\n\
+    C$OMP PARALLEL DO SCHEDULE(PROFILED,\n\
+    c$omp+ 0, 2)\n\
+    \x20       do 10 i = 1, 2000\n\
+    \x20         owner(i) = omp_get_thread_num()\n\
+    \x2010      continue\n\
+    \x2020    continue\n\
+    \x20     print '(i0)', count(owner(2:) .ne. owner(:1999))\n\
+    \x20     end\n";
+
+/// Fortran in both forms, preprocessed or not: in its second execution each of two threads has one block.
+#[test]
+fn clauses_of_fortran_are_rewritten() {
+    if !is_there("gfortran") {
+        return;
+    }
+    let preprocessed =
+        format!("#define SPAN 2000\n{}", FREE.replace("2000", "SPAN").replace("1999", "SPAN - 1"));
+    for (name, text, wrong_line) in
+        [("free.f90", FREE, 19), ("fixed.f", FIXED, 10), ("free.F90", &preprocessed, 20)]
+    {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let directory = directory.path();
+        let source = directory.join(name);
+        fs::write(&source, text).expect("a writable directory");
+        let compile = |language: &str, more: &[&str]| {
+            let compiler = if language == "cc" { "cc" } else { "gfortran" };
+            wrapper(directory, language, compiler, &[&["-O2", "-g", "-fopenmp", "-Wall"], more].concat())
+        };
+        let called = compile("fc", &["-c", name]);
+        assert_eq!((called.status, called.stderr.as_str()), (0, ""), "{name}: {called:?}");
+        // No library of Hiroba's is needed.
+        let object = Path::new(name).with_extension("o");
+        let mut link = Command::new("gfortran");
+        link.args(["-fopenmp", "-o", "of-object"]).arg(object).current_dir(directory);
+        assert_eq!(finish(start(&mut link)).status, 0, "{name}");
+        let called = compile("cc", &[name, "-o", "at-once", "-lgfortran"]);
+        assert_eq!(called.status, 0, "{name}: {called:?}");
+        for program in ["./of-object", "./at-once"] {
+            let mut natively = Command::new(directory.join(program));
+            let called = finish(start(natively.env("OMP_NUM_THREADS", "2").envs(PASSIVE)));
+            assert_eq!(called.status, 0, "natively: {called:?}");
+            if may_run() {
+                let called = finish(start(hiroba(&["run", "-n", "2", program]).current_dir(directory)));
+                assert_eq!((called.status, called.stdout.as_str()), (0, "1\n"), "{name}: {called:?}");
+            }
+        }
+        fs::write(&source, text.replace("= omp_get_thread_num()", "= .true. + 1"))
+            .expect("a writable directory");
+        let called = compile("fc", &["-c", name]);
+        assert!(called.status != 0 && called.stderr.contains(&format!("{name}:{wrong_line}:")), "{called:?}");
+        fs::write(&source, text).expect("a writable directory");
+        compile("fc", &["-S", name]).says(125, "expected -c");
     }
 }
 

@@ -1,7 +1,11 @@
 //! Schedules that OpenMP does not have, written in a program's `schedule` clauses: `profiled`, `factoring`
-//! and `awf`. A source file with such a clause is preprocessed, and the clauses become `dynamic` with a call
-//! as the length of chunks, whose result tells the library the schedule. All other lines, and their numbers,
-//! stay. The compiler reads the result from memory, so that no file is left behind.
+//! and `awf`. A source file with such a clause, in C also one that a header has, is preprocessed, and the
+//! clauses become `dynamic` with a call as the length of chunks, whose result tells the library the schedule.
+//! All other lines, and their numbers, stay. The compiler reads the result from memory, so that no file is
+//! left behind. `schedules/fortran.rs` does the same for Fortran.
+
+mod fortran;
+mod headers;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -26,12 +30,42 @@ const DECLARATION: &str = "int ompx_hiroba_schedule(int, int, int, int) __attrib
 /// How names of C++ sources end.
 const CXX: [&str; 7] = ["cc", "cpp", "cxx", "c++", "C", "cp", "CPP"];
 
+/// The language of a source file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    C,
+    Cxx,
+    Fortran(fortran::Form),
+}
+
+impl Source {
+    fn of(language: Language, name: &OsStr) -> Option<Source> {
+        let extension = Path::new(name).extension().and_then(OsStr::to_str).unwrap_or_default();
+        if extension == "c" {
+            return Some(if language == Language::Cxx { Source::Cxx } else { Source::C });
+        }
+        if CXX.contains(&extension) {
+            return Some(Source::Cxx);
+        }
+        fortran::Form::of(extension).map(Source::Fortran)
+    }
+
+    /// What compilers call its preprocessed form.
+    fn option(self) -> &'static str {
+        match self {
+            Source::C => "cpp-output",
+            Source::Cxx => "c++-cpp-output",
+            Source::Fortran(form) => form.option(),
+        }
+    }
+}
+
 /// A compiler's command, by its parts.
 struct Words<'a> {
     /// The compiler and its options that concern neither input files, nor the output, nor linking.
     common: Vec<&'a OsString>,
-    /// Where source files stand in the command.
-    sources: Vec<usize>,
+    /// Where source files stand in the command, and their languages.
+    sources: Vec<(usize, Source)>,
     /// The argument of `-o`.
     output: Option<&'a OsString>,
     /// `-c` or `-S`.
@@ -43,13 +77,8 @@ struct Words<'a> {
     is_other: bool,
 }
 
-fn is_source(word: &OsStr) -> bool {
-    let extension = Path::new(word).extension().and_then(OsStr::to_str).unwrap_or_default();
-    extension == "c" || CXX.contains(&extension)
-}
-
 impl<'a> Words<'a> {
-    fn of(command: &'a [OsString], compiler: usize) -> Words<'a> {
+    fn of(language: Language, command: &'a [OsString], compiler: usize) -> Words<'a> {
         let mut words = Words {
             common: command[..compiler].iter().collect(),
             sources: Vec::new(),
@@ -82,8 +111,7 @@ impl<'a> Words<'a> {
                     words.common.push(word);
                     words.common.extend(value);
                 }
-                _ if is_source(word) => words.sources.push(place),
-                _ => {}
+                _ => words.sources.extend(Source::of(language, word).map(|source| (place, source))),
             }
             place += 1 + usize::from(value.is_some());
         }
@@ -99,11 +127,66 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Returns true if a source file may have such a clause.
-fn has_clause(source: &OsStr) -> bool {
-    let text = std::fs::read(source).unwrap_or_default();
+/// Returns true if a text may have such a clause.
+fn has_clause(text: &[u8]) -> bool {
+    let text = text.to_ascii_lowercase();
     let has = |word: &[u8]| text.windows(word.len()).any(|window| window == word);
     has(b"schedule") && KINDS.iter().any(|(kind, _)| has(kind.as_bytes()))
+}
+
+/// A source whose clauses were rewritten.
+struct Input {
+    /// Where it stands in the command.
+    place: usize,
+    source: Source,
+    /// Where the compiler reads it.
+    path: OsString,
+}
+
+impl Input {
+    /// Rewrites a source. `None` if it has no such clause, or cannot be preprocessed.
+    fn make(
+        language: Language,
+        words: &Words,
+        (place, source): (usize, Source),
+        name: &OsStr,
+    ) -> Result<Option<Input>, Failure> {
+        let text = match source {
+            Source::Fortran(form) => {
+                if !has_clause(&std::fs::read(name).unwrap_or_default()) {
+                    return Ok(None);
+                }
+                let is_preprocessed = form.is_preprocessed(&words.common);
+                let text = if is_preprocessed {
+                    preprocess(language, words, name)?
+                } else {
+                    std::fs::read(name).ok()
+                };
+                text.and_then(|text| form.with(&words.common).rewrite(&text, name))
+            }
+            Source::C | Source::Cxx => {
+                if !headers::texts(name, &headers::directories(&words.common)).any(|text| has_clause(&text)) {
+                    return Ok(None);
+                }
+                let text = preprocess(language, words, name)?;
+                text.and_then(|text| rewrite(&text, source == Source::Cxx))
+            }
+        };
+        let Some(text) = text else { return Ok(None) };
+        if matches!(source, Source::Fortran(_)) && words.stops.is_some_and(|stops| stops == "-S") {
+            return Err(Failure::new(format!(
+                "{}: expected -c or no option in place of -S, since a schedule that OpenMP does not have needs a \
+                 function of Hiroba's beside the Fortran code",
+                Path::new(name).display()
+            )));
+        }
+        Ok(Some(Input { place, source, path: in_memory(&text)? }))
+    }
+
+    /// The words that name it in place of its source.
+    fn words(&self) -> [OsString; 5] {
+        ["-x".into(), self.source.option().into(), self.path.clone(), "-x".into(), "none".into()]
+    }
 }
 
 /// Returns the commands that compile instead of this one, whose first `compiler` words are the compiler's;
@@ -113,36 +196,32 @@ pub fn rewritten(
     command: Vec<OsString>,
     compiler: usize,
 ) -> Result<Vec<Vec<OsString>>, Failure> {
-    let words = Words::of(&command, compiler);
-    let having: Vec<usize> =
-        words.sources.iter().copied().filter(|place| has_clause(&command[*place])).collect();
-    if language == Language::Fortran || words.is_other || having.is_empty() {
+    let words = Words::of(language, &command, compiler);
+    if words.is_other {
         return Ok(vec![command]);
     }
     let mut inputs = Vec::new();
-    for place in having {
-        let source = &command[place];
-        let preprocessed = preprocess(language, &words, source)?;
-        if let Some(text) = preprocessed.and_then(|text| rewrite(&text, is_cxx(language, source))) {
-            inputs.push((place, in_memory(&text)?));
-        }
+    for source in &words.sources {
+        inputs.extend(Input::make(language, &words, *source, &command[source.0])?);
     }
     if inputs.is_empty() {
         return Ok(vec![command]);
     }
-    let mut commands = Vec::new();
+    let more = fortran_options(&inputs, &words, &command)?;
     if words.stops.is_some() && words.output.is_none() {
         // Objects have their sources' names, so that each rewritten one is compiled by itself.
-        for (place, path) in &inputs {
-            let mut own = of_preprocessed(&words);
+        let mut commands = Vec::new();
+        for input in &inputs {
+            let mut own = of_preprocessed(&words, input.source);
+            own.extend(more.iter().filter(|_| matches!(input.source, Source::Fortran(_))).cloned());
             own.extend(words.stops.cloned());
-            own.extend(["-o".into(), words.object(&command[*place])]);
-            own.extend(input(language, &command[*place], path));
+            own.extend(["-o".into(), words.object(&command[input.place])]);
+            own.extend(input.words());
             commands.push(own);
         }
         let others = words.sources.len() > inputs.len();
         if others {
-            let is_rewritten = |place: usize| inputs.iter().any(|(own, _)| *own == place);
+            let is_rewritten = |place: usize| inputs.iter().any(|input| input.place == place);
             let rest = command.iter().enumerate().filter(|(place, _)| !is_rewritten(*place));
             commands.push(rest.map(|(_, word)| word.clone()).collect());
         }
@@ -154,44 +233,62 @@ pub fn rewritten(
     while place < command.len() {
         let word = &command[place];
         let value = usize::from(WITH_VALUE.contains(&word.to_str().unwrap_or_default()));
-        match inputs.iter().find(|(own, _)| *own == place) {
-            Some((_, path)) => last.extend(input(language, word, path)),
+        match inputs.iter().find(|input| input.place == place) {
+            Some(input) => last.extend(input.words()),
             // With no other source nothing is preprocessed any more, and clang warns of unused options.
-            None if is_only && place >= compiler && concerns_preprocessing(word) => {}
+            None if is_only && place >= compiler && concerns_preprocessing(word, inputs[0].source) => {}
             None => last.extend(command[place..].iter().take(1 + value).cloned()),
         }
         place += 1 + value;
     }
+    last.extend(more);
     Ok(vec![last])
 }
 
-fn is_cxx(language: Language, source: &OsStr) -> bool {
-    let extension = Path::new(source).extension().and_then(OsStr::to_str).unwrap_or_default();
-    language == Language::Cxx || CXX.contains(&extension)
+/// Options for rewritten sources of Fortran: where they include files from, and the function that stands in
+/// for the library's with other OpenMP libraries, which the assembler adds to each object.
+fn fortran_options(inputs: &[Input], words: &Words, command: &[OsString]) -> Result<Vec<OsString>, Failure> {
+    let mut options = Vec::new();
+    for input in inputs.iter().filter(|input| matches!(input.source, Source::Fortran(_))) {
+        let directory = Path::new(&command[input.place]).parent().filter(|path| !path.as_os_str().is_empty());
+        let mut include = OsString::from("-I");
+        include.push(directory.unwrap_or(Path::new(".")));
+        options.push(include);
+    }
+    if options.is_empty() {
+        return Ok(options);
+    }
+    // The compiler warns of free form in a file whose name does not tell it.
+    let is_fixed = |source: &(usize, Source)| matches!(source.1, Source::Fortran(form) if form.is_fixed());
+    let is_given = words.common.iter().any(|word| word.as_bytes().ends_with(b"-form"));
+    if !is_given && !words.sources.iter().any(is_fixed) {
+        options.push("-ffree-form".into());
+    }
+    let mut assembled = OsString::from("-Wa,");
+    assembled.push(in_memory(fortran::FUNCTION.as_bytes())?);
+    options.push(assembled);
+    Ok(options)
 }
 
-/// The words that name a preprocessed file in place of its source.
-fn input(language: Language, source: &OsStr, path: &OsStr) -> [OsString; 5] {
-    let language = if is_cxx(language, source) { "c++-cpp-output" } else { "cpp-output" };
-    ["-x".into(), language.into(), path.to_owned(), "-x".into(), "none".into()]
-}
-
-/// Options for the preprocessor.
-fn concerns_preprocessing(word: &OsStr) -> bool {
+/// Options for the preprocessor. Fortran's compiler itself reads modules and included files.
+fn concerns_preprocessing(word: &OsStr, source: Source) -> bool {
     let text = word.as_bytes();
+    if matches!(source, Source::Fortran(_)) {
+        return text == b"-cpp" || text.starts_with(b"-M");
+    }
     let beginnings: [&[u8]; 9] =
         [b"-D", b"-U", b"-I", b"-M", b"-include", b"-imacros", b"-isystem", b"-iquote", b"-idirafter"];
     beginnings.iter().any(|beginning| text.starts_with(beginning))
 }
 
 /// The common words without those that only the preprocessor reads.
-fn of_preprocessed(words: &Words) -> Vec<OsString> {
+fn of_preprocessed(words: &Words, source: Source) -> Vec<OsString> {
     let mut own = Vec::new();
     let mut common = words.common.iter();
     while let Some(word) = common.next() {
         let has_value = WITH_VALUE.contains(&word.to_str().unwrap_or_default());
         let value = if has_value { common.next() } else { None };
-        if !concerns_preprocessing(word) {
+        if !concerns_preprocessing(word, source) {
             own.push((*word).clone());
             own.extend(value.map(|value| (*value).clone()));
         }
@@ -258,21 +355,30 @@ fn rewrite(text: &[u8], is_cxx: bool) -> Option<Vec<u8>> {
 fn rewrite_line(line: &str) -> Option<String> {
     let pragma = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("pragma")?;
     pragma.trim_start().strip_prefix("omp")?.starts_with(char::is_whitespace).then_some(())?;
+    rewrite_clause(line, line, |kind, [chunk, evaluated, skipped]| {
+        format!("{FUNCTION}({kind}, {chunk}, {evaluated}, {skipped})")
+    })
+}
+
+/// Rewrites the clause of a directive, which is found in `searched`, the same text perhaps in small letters.
+/// `call` makes the length of chunks of the schedule's number and the user's numbers.
+fn rewrite_clause(text: &str, searched: &str, call: impl Fn(u32, [&str; 3]) -> String) -> Option<String> {
     let mut from = 0;
     loop {
-        let found = from + line[from..].find("schedule")?;
+        let found = from + searched[from..].find("schedule")?;
         from = found + "schedule".len();
-        let is_word = !line[..found].ends_with(|letter: char| letter.is_alphanumeric() || letter == '_');
-        let Some(inner) = line[from..].trim_start().strip_prefix('(').filter(|_| is_word) else { continue };
-        let begin = line.len() - inner.len();
+        let is_word = !text[..found].ends_with(|letter: char| letter.is_alphanumeric() || letter == '_');
+        let Some(inner) = text[from..].trim_start().strip_prefix('(').filter(|_| is_word) else { continue };
+        let begin = text.len() - inner.len();
         let end = begin + closing(inner)?;
-        let clause = &line[begin..end];
+        let clause = &text[begin..end];
         let (modifier, plain) = match clause.split_once(':') {
             Some((modifier, plain)) if !modifier.contains([',', '(', '?']) => (format!("{modifier}:"), plain),
             _ => (String::new(), clause),
         };
+        let plain_begin = end - plain.len();
         let mut numbers = arguments(plain);
-        let name = numbers.remove(0).trim();
+        let name = searched[plain_begin..][..numbers.remove(0).len()].trim();
         let Some((_, kind)) = KINDS.iter().find(|(known, _)| *known == name) else { continue };
         let most = if name == "profiled" { 3 } else { 1 };
         if numbers.len() > most || numbers.iter().any(|number| number.trim().is_empty()) {
@@ -280,9 +386,8 @@ fn rewrite_line(line: &str) -> Option<String> {
             return None;
         }
         numbers.resize(3, "0");
-        let [chunk, evaluated, skipped] = [0, 1, 2].map(|index| numbers[index].trim());
-        let call = format!("{FUNCTION}({kind}, {chunk}, {evaluated}, {skipped})");
-        return Some(format!("{}{modifier} dynamic, {call}{}", &line[..begin], &line[end..]));
+        let call = call(*kind, [0, 1, 2].map(|index| numbers[index].trim()));
+        return Some(format!("{}{modifier} dynamic, {call}{}", &text[..begin], &text[end..]));
     }
 }
 
