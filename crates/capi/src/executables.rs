@@ -134,6 +134,14 @@ pub extern "C" fn hiroba_count_exchange() {
     }
 }
 
+/// Counts an interrupt of a thread by its processor time. Safe in signal handlers.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_count_interrupt() {
+    if let Some(runtime) = Runtime::get() {
+        runtime.count_interrupt();
+    }
+}
+
 /// Orders fetches of this node with the changes before them from now on: whoever sees a store sees all that
 /// happened before it.
 #[unsafe(no_mangle)]

@@ -62,6 +62,7 @@ tallies! {
         atomic_sites,
         exclusive_atomics,
         exchanges,
+        interrupts,
     }
     known elsewhere {
         swap_outs,

@@ -17,6 +17,7 @@ mod objects;
 mod order;
 mod spins;
 mod states;
+mod ticks;
 mod traps;
 
 use std::ops::Range;

@@ -47,6 +47,8 @@ unsafe extern "C" {
     pub safe fn hiroba_count_atomic();
     /// Counts an exchange on behalf of a thread that waits for a plain store.
     pub safe fn hiroba_count_exchange();
+    /// Counts an interrupt of a thread by its processor time.
+    pub safe fn hiroba_count_interrupt();
     /// Returns whether this process is about to die; see there.
     pub safe fn hiroba_is_dying() -> c_int;
     /// Leaves the job after all of the program's threads have been halted.

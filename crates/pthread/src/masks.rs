@@ -10,9 +10,10 @@ pub(crate) fn halting_signal() -> c_int {
     libc::SIGRTMAX() - 1
 }
 
-/// The signal of the timers of threads that may wait for plain stores.
+/// The signal by which threads that may wait for plain stores are interrupted. No kernel sends it, and unlike
+/// a signal for real time it is pending once at most, however long a thread blocks it.
 pub(crate) fn tick_signal() -> c_int {
-    libc::SIGRTMAX() - 2
+    libc::SIGSTKFLT
 }
 
 /// The signal that interrupts calls of the kernel.

@@ -139,6 +139,8 @@ counters! {
     exclusive_atomics,
     /// How many times a thread that waited for a plain store had all nodes publish theirs.
     exchanges,
+    /// How many times threads of an executable were interrupted by their processor time.
+    interrupts,
     /// Frames given up for lack of memory.
     evictions,
     /// Granules (the kernel's pages) that were written or lent before they had to leave.

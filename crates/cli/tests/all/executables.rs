@@ -284,6 +284,24 @@ fn atomic_instructions_are_counted() {
     assert_eq!(counted("1", "atomic_sites"), 0);
 }
 
+/// A thread that computes is interrupted twice in each millisecond of its processor time. Where the kernel
+/// gives no event of that, as in some containers, the kernel's ticks must do.
+#[test]
+fn threads_are_interrupted_by_their_processor_time() {
+    if !may_run() {
+        return;
+    }
+    let program = build("cc", "tests/programs/executable_computes.c", &["-pthread"]);
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let stats = format!("--stats=json:{}", file.path().display());
+    let called = program.on("2", &["--protocol", "hlrc", &stats], &[]);
+    let least = if called.stdout == "with events\n" { 400 } else { 15 };
+    let text = std::fs::read_to_string(file.path()).expect("the account");
+    let account: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let interrupts = account["per_node"][0]["interrupts"].as_u64().expect("a count");
+    assert!((least..=700).contains(&interrupts), "{interrupts} in 300 ms: {called:?}");
+}
+
 #[test]
 fn a_process_ends_once_with_its_status() {
     if !may_run() {

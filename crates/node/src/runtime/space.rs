@@ -210,6 +210,11 @@ impl Runtime {
         self.account.tallies.exchanges.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
 
+    /// Counts an interrupt of a thread of an executable by its processor time.
+    pub fn count_interrupt(&self) {
+        self.account.tallies.interrupts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
     /// Makes whole granules of the region permanently private to this process, filled with zeros. No thread
     /// of any node may have touched them, and no other node may use them later.
     ///

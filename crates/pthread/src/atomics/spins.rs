@@ -2,12 +2,12 @@
 //!
 //! A copy of a page is as old as the node's last acquire, and a plain store leaves its node at the next
 //! release. A thread that only loads, in a loop, would never see the store. So each thread of the program is
-//! interrupted after each millisecond of processor time. If the interrupted loop only waits
-//! (`hiroba_patch::loop_around`), and did so a millisecond before, the thread has all nodes *exchange* what
-//! they have written: it wakes their starters, each of which takes the lock of all threads and gives it back.
-//! Taking it is an acquire there, and giving it to the next node closes the interval of all threads of that
-//! node. Finally the waiting thread takes the lock itself. Where nobody waits, an interrupt costs about a
-//! microsecond, and no message.
+//! interrupted after each half millisecond of processor time (`ticks.rs`). If the interrupted loop only waits
+//! (`hiroba_patch::loop_around`), and did so at the interrupt before, the thread has all nodes *exchange*
+//! what they have written: it wakes their starters, each of which takes the lock of all threads and gives it
+//! back. Taking it is an acquire there, and giving it to the next node closes the interval of all threads of
+//! that node. Finally the waiting thread takes the lock itself. Where nobody waits, an interrupt costs about
+//! a microsecond, and no message.
 //!
 //! A loop may also wait by calls (`sched_yield`, `nanosleep`) or by atomic instructions that change nothing.
 //! These come here at most once in a millisecond, too. Of a loop that is not recognised, for example since it
@@ -17,7 +17,6 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr;
 use std::sync::OnceLock;
@@ -27,24 +26,19 @@ use std::time::{Duration, Instant};
 use hiroba_patch::{Image, Loop, loop_around};
 
 use super::states::{self, States};
-use super::{objects, order};
+use super::{objects, order, ticks};
 use crate::control::{THREADS, control};
 use crate::face;
 use crate::heap;
-use crate::masks::tick_signal;
 use crate::stacks::in_program;
 
-unsafe extern "C" {
-    /// sigaction(2) under a name that this library does not override.
-    fn __sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
-}
-
-/// The processor time between two interrupts of a thread, and the least time between two of its exchanges.
-const TICK: Duration = Duration::from_millis(1);
+/// The least time between the beginnings of two exchanges of a thread: a little less than two ticks, which
+/// may come early.
+const APART: Duration = Duration::from_micros(900);
 /// The number of ticks in one loop, of unknown kind, that lead to the first exchange.
-const PATIENT_TICKS: u32 = 16;
+const PATIENT_TICKS: u32 = 32;
 /// The greatest such number.
-const PATIENT_TICKS_MAX: u32 = 64;
+const PATIENT_TICKS_MAX: u32 = 128;
 /// The time that the other nodes get to publish.
 const ANSWER_TIME: Duration = Duration::from_micros(50);
 /// The number of operations that find the same value before the thread counts as waiting for another one.
@@ -87,8 +81,6 @@ thread_local! {
     /// True if the thread's timer has interrupted it lately.
     static TICKED: Cell<bool> = const { Cell::new(false) };
     static LAST_EXCHANGE: Cell<Option<Instant>> = const { Cell::new(None) };
-    /// The kernel's number of the thread's timer.
-    static TIMER: Timer = const { Timer(Cell::new(-1)) };
 }
 
 /// Changes the number of exclusive operations that the thread is in, and returns the one before.
@@ -100,58 +92,23 @@ fn is_exclusive() -> bool {
     DEPTH.get() > 0
 }
 
-struct Timer(Cell<c_int>);
-
-impl Drop for Timer {
-    fn drop(&mut self) {
-        if self.0.get() >= 0 {
-            // SAFETY: the timer is this thread's own.
-            unsafe { libc::syscall(libc::SYS_timer_delete, self.0.get()) };
-        }
-    }
-}
-
 /// Watches threads from now on.
 pub(super) fn begin() {
     let _ = CODE.set(objects::of_program().iter().flat_map(objects::Object::code).collect());
-    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: zeros are a valid action, and its fields are set below.
-    let action = unsafe { action.assume_init_mut() };
-    action.sa_sigaction = on_tick as *const () as usize;
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-    // SAFETY: the handler does nothing in threads that the runtime runs.
-    unsafe { __sigaction(tick_signal(), action, ptr::null_mut()) };
+    ticks::handle_with(on_tick);
 }
 
 /// Watches the calling thread, which is one of the program's, until it ends.
 pub(crate) fn watch_caller() {
-    if CODE.get().is_none() {
-        return;
+    if CODE.get().is_some() {
+        ticks::begin();
     }
-    let mut event = MaybeUninit::<libc::sigevent>::zeroed();
-    // SAFETY: zeros are a valid event, and its fields are set below.
-    let event = unsafe { event.assume_init_mut() };
-    event.sigev_notify = libc::SIGEV_THREAD_ID;
-    event.sigev_signo = tick_signal();
-    // SAFETY: it has no arguments and cannot fail.
-    event.sigev_notify_thread_id = unsafe { libc::gettid() };
-    let mut timer: c_int = -1;
-    let clock = libc::CLOCK_THREAD_CPUTIME_ID;
-    // SAFETY: both places are locals.
-    let error = unsafe { libc::syscall(libc::SYS_timer_create, clock, ptr::from_mut(event), &raw mut timer) };
-    if error != 0 {
-        return;
-    }
-    let tick = libc::timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
-    let every = libc::itimerspec { it_interval: tick, it_value: tick };
-    let none = ptr::null_mut::<libc::itimerspec>();
-    // SAFETY: the times are a local.
-    unsafe { libc::syscall(libc::SYS_timer_settime, timer, 0, &raw const every, none) };
-    TIMER.with(|own| own.0.set(timer));
 }
 
-extern "C" fn on_tick(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+extern "C" fn on_tick(_: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     TICKED.set(true);
+    // SAFETY: the kernel passes what it knows of the signal.
+    let passed = ticks::count(unsafe { &*info });
     if !in_program() || is_exclusive() {
         return;
     }
@@ -159,7 +116,7 @@ extern "C" fn on_tick(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };
     let at = context.uc_mcontext.gregs[libc::REG_RIP as usize].cast_unsigned();
     let mut watched = WATCHED.get();
-    watched.ticks += 1;
+    watched.ticks += passed;
     WATCHED.set(watched);
     let code = CODE.get().map_or(&[][..], Vec::as_slice);
     // Elsewhere the thread may hold locks of the C library.
@@ -225,15 +182,15 @@ pub(crate) fn take_tick() -> bool {
 
 /// Has all nodes publish what they have written, and learns it; at most once in a tick.
 pub(super) fn exchange() {
-    if LAST_EXCHANGE.get().is_some_and(|last| last.elapsed() < TICK) {
+    if LAST_EXCHANGE.get().is_some_and(|last| last.elapsed() < APART) {
         return;
     }
+    LAST_EXCHANGE.set(Some(Instant::now()));
     crate::stacks::privately(|| {
         THREADS.hold(|held| (0..face::hiroba_nodes() as usize).for_each(|node| held.tell_starter(node)));
         std::thread::sleep(ANSWER_TIME);
         THREADS.hold(|_| {});
         face::hiroba_count_exchange();
     });
-    LAST_EXCHANGE.set(Some(Instant::now()));
     WATCHED.set(Watched { ticks: 0, repeats: 0, ..WATCHED.get() });
 }
