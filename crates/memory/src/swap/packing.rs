@@ -20,8 +20,8 @@ impl Packing {
         (bytes <= granule.len() * PERCENT_MAX / 100).then(|| &scratch[..bytes])
     }
 
-    /// Restores a granule of which the first `bytes` are what [`pack`](Self::pack) returned for it. Returns false
-    /// if they are anything else.
+    /// Restores a granule of which the first `bytes` are what [`pack`](Self::pack) returned for it. Returns
+    /// false if they are anything else.
     pub(super) fn unpack(&mut self, granule: &mut [u8], bytes: usize) -> bool {
         if bytes == granule.len() {
             return true;

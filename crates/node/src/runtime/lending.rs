@@ -1,9 +1,9 @@
 //! Memory that nodes lend each other (`--lend`): the machine of `crates/paging` over a fabric of its own.
 //!
 //! A thread that moves pages out or in waits for other nodes, and may have the core's lock. They answer
-//! nevertheless, because what serves them here, the *lending thread*, takes only the machine's lock. A waiting
-//! thread receives its answer itself, and the lending thread sleeps meanwhile ([`Attention`]). Of several
-//! waiting threads one receives for all, and wakes the others.
+//! nevertheless, because what serves them here, the *lending thread*, takes only the machine's lock. A
+//! waiting thread receives its answer itself, and the lending thread sleeps meanwhile ([`Attention`]). Of
+//! several waiting threads one receives for all, and wakes the others.
 //!
 //! Nothing of this exists before a node needs it. That node listens and tells all others where, by an
 //! ordinary message; each of them does the same. A node that knows where all listen opens the fabric. Until
@@ -464,7 +464,7 @@ impl Lenders for LentMemory {
         let mut next = awaited.next();
         let mut to_request = granules;
         self.wait(|machine| {
-            // Requested only now, when this thread watches: otherwise the answer might wake the lending thread.
+            // Only now, when this thread watches: otherwise the answer might wake the lending thread.
             for (granule, stamp) in std::mem::take(&mut to_request) {
                 machine.lending.request(*granule, *stamp);
             }
