@@ -57,8 +57,8 @@ fn data_of_a_node_cost_no_messages_and_are_not_traced() {
     };
     let (without, with) = (sent("0"), sent("4"));
     assert_eq!((with.1, with.2, with.3), (0, 0, 0), "nothing is fetched or compared");
-    // The lock may change nodes a different number of times.
-    assert!(with.0 <= without.0 + 8, "{} messages, without data {}", with.0, without.0);
+    // The lock may change nodes a different number of times. One message for each page would be a thousand.
+    assert!(with.0 <= without.0 + 64, "{} messages, without data {}", with.0, without.0);
 
     let trace = directory.path().join("trace");
     let trace = trace.to_str().unwrap();

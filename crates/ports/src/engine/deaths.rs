@@ -2,15 +2,17 @@
 //!
 //! Messages of a dead node may still be under way to other nodes, which may pass them on. So a death takes
 //! effect in steps. A node that learns of it takes no more messages from the dead node; it reports what it
-//! knows of ports that have been there, and then that it has reported all (`Told`). When all living nodes
-//! have, it knows which ports are alive, and where. When its reports to living nodes about rights from
-//! anywhere have been received, it *mourns*, and informs all other nodes. When all living nodes have mourned,
-//! all that came from the dead node is known where it must be, and everything listed under its name is lost.
+//! knows of ports that have been there, tells origins which of their messages it has, and then all nodes that
+//! it has reported all (`Told`). When all living nodes have, it knows which ports are alive, and where. When
+//! its reports to living nodes about rights from anywhere have been received, it *mourns*, and informs all
+//! other nodes. When all living nodes have mourned, all that came from the dead node is known where it must
+//! be, and everything listed under its name is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hiroba_base::NodeId;
 
+use crate::body::Source;
 use crate::id::{Once, PortId};
 use crate::known::{Known, Orphan, Place, Stage};
 use crate::wire::{FlowKey, Packet};
@@ -80,16 +82,24 @@ impl Engine {
             };
             self.tell_all_nodes(Packet::Relocated { port, to, moves });
         }
-        let relayed =
+        // The dead node may have relayed messages here, and not have told their origins. If it was to relay a
+        // message further, and has, the report of the node that got it counts as later.
+        let moves = self.moves_of(port);
+        let of_flow = |source| match source {
+            Source::Flow(origin, number) => Some((origin, number, me, moves)),
+            Source::Local | Source::Once => None,
+        };
+        let queue = self.known.get(&port).and_then(|known| known.body()).map(|body| &body.queue);
+        let queued = queue.into_iter().flatten().filter_map(|queued| of_flow(queued.source));
+        let flows =
             self.relays(port).flat_map(|(origin, flow)| flow.items.iter().map(move |item| (origin, item)));
-        let lost: Vec<_> = relayed
-            .filter(|(_, item)| is_at(item.stage, node))
-            .map(|(origin, item)| (origin, item.number))
-            .collect();
-        // If that node has sent the message on, its own report counts as later.
-        let moves = self.moves_of(port) + 1;
-        for (origin, number) in lost {
-            self.send(origin, Packet::Relayed { port, number, at: node, moves });
+        let relayed = flows.map(|(origin, item)| {
+            let (at, moves) = if is_at(item.stage, node) { (node, moves + 1) } else { (me, moves) };
+            (origin, item.number, at, moves)
+        });
+        let reports: Vec<_> = queued.chain(relayed).filter(|(origin, ..)| *origin != me).collect();
+        for (origin, number, at, moves) in reports {
+            self.send(origin, Packet::Relayed { port, number, at, moves });
         }
     }
 
@@ -116,10 +126,13 @@ impl Engine {
             .known
             .iter()
             .filter(|(_, known)| matches!(known.place, Place::At(at) if at == node))
-            .map(|(port, _)| *port)
+            .map(|(port, known)| (*port, known.place_moves))
             .collect();
-        for port in believed {
-            if let Some((moves, to)) = self.relocated_to(port).filter(|(_, to)| *to != node) {
+        for (port, before) in believed {
+            // An earlier death may have left an older report.
+            if let Some((moves, to)) = self.relocated_to(port).filter(|(moves, _)| *moves > before)
+                && to != node
+            {
                 self.set_place(port, to, moves);
             }
         }
@@ -187,7 +200,7 @@ impl Engine {
         for key in late {
             let incoming = self.long.incoming.remove(&key).expect("it was found");
             if let Some(body) = self.body(key.1.port()) {
-                body.incoming -= u32::from(incoming.source != crate::body::Source::Once);
+                body.incoming -= u32::from(incoming.source != Source::Once);
             }
             self.release_memory(incoming.reserved_bytes);
             self.todo.parcels.extend(incoming.parcel);
@@ -202,8 +215,10 @@ impl Engine {
             self.strike_off(port, node);
             self.todo.holdings.insert(port);
             self.todo.rooms.insert(port);
-            if self.known.get(&port).is_some_and(|known| matches!(known.place, Place::At(at) if at == node)) {
-                self.set_place(port, node, 0);
+            let Some(known) = self.known.get(&port) else { continue };
+            if matches!(known.place, Place::At(at) if at == node) {
+                let moves = known.place_moves;
+                self.set_place(port, node, moves);
             } else {
                 self.skip_lost(port);
                 self.ask_whether_alive(port);

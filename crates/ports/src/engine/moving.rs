@@ -326,9 +326,13 @@ impl Engine {
     }
 
     /// Notes that the port is at `to`, after that number of moves. If that node is dead, the port is at the
-    /// reported node, or lost.
+    /// node that was reported after another move, or lost.
     pub(super) fn set_place(&mut self, port: PortId, to: NodeId, moves: u64) {
-        let place = if self.deaths.dead.contains(&to) { self.relocated_to(port) } else { Some((moves, to)) };
+        let place = if self.deaths.dead.contains(&to) {
+            self.relocated_to(port).filter(|(latest, _)| *latest > moves)
+        } else {
+            Some((moves, to))
+        };
         let Some((moves, to)) = place.filter(|(_, to)| !self.deaths.dead.contains(to)) else {
             self.lose_port(port);
             return;

@@ -834,3 +834,77 @@ fn a_port_that_watches_another_one_can_leave() {
     ];
     runs_with(2, 2, 1_154_554_667_610_300_465, &ops);
 }
+/// The dead node had relayed a message, and not told its origin. The message then waited at a living node for
+/// the port, which had moved on. Its origin took it for lost, so a later one came first.
+#[test]
+fn a_message_comes_in_order_after_a_death() {
+    let ops = [
+        Op::Send { node: 52, to: 15, rights: vec![], size: 175, waits: 48 },
+        Op::Allocate { node: 85 },
+        Op::Send { node: 141, to: 199, rights: vec![(13, 137)], size: 22, waits: 132 },
+        Op::Deliver { packets: 158 },
+        Op::GiveUp { node: 22, name: 70, whole: false },
+        Op::Send { node: 115, to: 93, rights: vec![], size: 0, waits: 28 },
+        Op::GiveUp { node: 1, name: 27, whole: false },
+        Op::Deliver { packets: 80 },
+        Op::Receive { node: 19, from: 0, waits: false },
+        Op::Allocate { node: 71 },
+        Op::Receive { node: 43, from: 0, waits: true },
+        Op::Deliver { packets: 67 },
+        Op::Deliver { packets: 252 },
+        Op::Receive { node: 194, from: 0, waits: false },
+        Op::Deliver { packets: 152 },
+        Op::Kill { node: 193 },
+        Op::Send { node: 90, to: 20, rights: vec![(229, 137)], size: 0, waits: 0 },
+        Op::Send { node: 92, to: 24, rights: vec![], size: 46, waits: 0 },
+        Op::Allocate { node: 0 },
+        Op::Allocate { node: 0 },
+        Op::Deliver { packets: 1 },
+    ];
+    runs_with(4, 4, 2_750_604_722_239_302_995, &ops);
+}
+
+/// Two nodes died one after the other. A port had moved from the first to a living node, and from there to
+/// the second. The report of the first move was taken for one of the second death, and the sender and the
+/// former node referred to each other for ever.
+#[test]
+fn a_report_of_an_earlier_death_says_nothing_of_the_next_one() {
+    let ops = [
+        Op::Send { node: 69, to: 23, rights: vec![], size: 84, waits: 88 },
+        Op::Send { node: 144, to: 93, rights: vec![(29, 29)], size: 54, waits: 88 },
+        Op::Deliver { packets: 17 },
+        Op::Send { node: 48, to: 20, rights: vec![(255, 7)], size: 122, waits: 248 },
+        Op::Send { node: 87, to: 91, rights: vec![(156, 74)], size: 0, waits: 0 },
+        Op::Receive { node: 105, from: 0, waits: false },
+        Op::Send { node: 234, to: 44, rights: vec![(8, 134), (4, 74)], size: 0, waits: 68 },
+        Op::Deliver { packets: 4 },
+        Op::Deliver { packets: 166 },
+        Op::Allocate { node: 29 },
+        Op::Receive { node: 34, from: 0, waits: false },
+        Op::Allocate { node: 4 },
+        Op::Deliver { packets: 2 },
+        Op::Receive { node: 12, from: 0, waits: true },
+        Op::Allocate { node: 125 },
+        Op::Send { node: 169, to: 87, rights: vec![(19, 91)], size: 0, waits: 172 },
+        Op::Deliver { packets: 2 },
+        Op::Send { node: 86, to: 28, rights: vec![(235, 167)], size: 0, waits: 0 },
+        Op::Deliver { packets: 124 },
+        Op::Send { node: 34, to: 1, rights: vec![], size: 0, waits: 0 },
+        Op::Send { node: 221, to: 56, rights: vec![(118, 203)], size: 62, waits: 0 },
+        Op::Allocate { node: 73 },
+        Op::Send { node: 201, to: 0, rights: vec![(12, 140)], size: 42, waits: 0 },
+        Op::Send { node: 19, to: 0, rights: vec![], size: 0, waits: 0 },
+        Op::Allocate { node: 0 },
+        Op::Allocate { node: 0 },
+        Op::Deliver { packets: 241 },
+        Op::Allocate { node: 0 },
+        Op::Kill { node: 130 },
+        Op::Deliver { packets: 168 },
+        Op::Deliver { packets: 78 },
+        Op::Deliver { packets: 114 },
+        Op::Deliver { packets: 107 },
+        Op::Kill { node: 44 },
+        Op::Send { node: 243, to: 44, rights: vec![], size: 0, waits: 0 },
+    ];
+    runs_with(2, 4, 15_340_661_620_009_462_415, &ops);
+}
