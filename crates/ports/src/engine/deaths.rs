@@ -97,7 +97,7 @@ impl Engine {
             let (at, moves) = if is_at(item.stage, node) { (node, moves + 1) } else { (me, moves) };
             (origin, item.number, at, moves)
         });
-        let reports: Vec<_> = queued.chain(relayed).filter(|(origin, ..)| *origin != me).collect();
+        let reports: Vec<_> = queued.chain(relayed).collect();
         for (origin, number, at, moves) in reports {
             self.send(origin, Packet::Relayed { port, number, at, moves });
         }

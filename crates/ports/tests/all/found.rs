@@ -908,3 +908,33 @@ fn a_report_of_an_earlier_death_says_nothing_of_the_next_one() {
     ];
     runs_with(2, 4, 15_340_661_620_009_462_415, &ops);
 }
+
+/// The message had come back to its origin, by the node that died, and waited there for the port.
+#[test]
+fn a_message_that_has_come_back_to_its_origin_is_not_lost_with_the_dead_node() {
+    let ops = [
+        Op::Send { node: 9, to: 11, rights: vec![(3, 152)], size: 132, waits: 0 },
+        Op::Send { node: 77, to: 36, rights: vec![], size: 70, waits: 0 },
+        Op::Slow { from: 63, to: 107 },
+        Op::Allocate { node: 0 },
+        Op::Deliver { packets: 232 },
+        Op::Deliver { packets: 152 },
+        Op::Send { node: 106, to: 104, rights: vec![], size: 250, waits: 120 },
+        Op::Receive { node: 68, from: 0, waits: false },
+        Op::Send { node: 235, to: 84, rights: vec![], size: 252, waits: 32 },
+        Op::Allocate { node: 0 },
+        Op::Send { node: 77, to: 19, rights: vec![(24, 137)], size: 1, waits: 32 },
+        Op::Send { node: 0, to: 36, rights: vec![], size: 0, waits: 20 },
+        Op::Allocate { node: 220 },
+        Op::Send { node: 4, to: 50, rights: vec![(59, 131)], size: 0, waits: 0 },
+        Op::Allocate { node: 0 },
+        Op::Allocate { node: 0 },
+        Op::Allocate { node: 0 },
+        Op::Send { node: 8, to: 12, rights: vec![], size: 0, waits: 0 },
+        Op::Deliver { packets: 3 },
+        Op::Deliver { packets: 1 },
+        Op::Kill { node: 45 },
+        Op::Deliver { packets: 88 },
+    ];
+    runs_with(2, 3, 2_198_336_268_026_407_835, &ops);
+}
