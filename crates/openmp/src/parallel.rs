@@ -67,6 +67,11 @@ pub(crate) extern "C-unwind" fn GOMP_parallel_end() {
     }
 }
 
+/// A region that begins with a loop.
+fn looped(function: Function, data: *mut c_void, threads: c_uint, of_loop: Loop) -> Wanted {
+    Wanted { function, data, data_words: 0, threads, of_loop: Some(of_loop), group: ptr::null_mut() }
+}
+
 /// Defines regions that begin with a loop or with sections.
 macro_rules! with_loop {
     ($($name:ident $old:ident $function:ident ($($argument:ident: $type:ty),*) => $of_loop:expr;)*) => { $(
@@ -78,7 +83,7 @@ macro_rules! with_loop {
         unsafe extern "C-unwind" fn $name(
             $function: Function, data: *mut c_void, threads: c_uint, $($argument: $type,)* _flags: c_uint,
         ) {
-            run(&Wanted { function: $function, data, data_words: 0, threads, of_loop: Some($of_loop), group: ptr::null_mut() });
+            run(&looped($function, data, threads, $of_loop));
         }
 
         /// Begins such a region; its first thread runs the code itself.
@@ -89,7 +94,7 @@ macro_rules! with_loop {
         unsafe extern "C-unwind" fn $old(
             $function: Function, data: *mut c_void, threads: c_uint, $($argument: $type),*
         ) {
-            start(&Wanted { function: $function, data, data_words: 0, threads, of_loop: Some($of_loop), group: ptr::null_mut() });
+            start(&looped($function, data, threads, $of_loop));
         }
     )* };
 }
@@ -129,7 +134,7 @@ macro_rules! newer {
         unsafe extern "C-unwind" fn $name(
             $function: Function, data: *mut c_void, threads: c_uint, $($argument: $type,)* _flags: c_uint,
         ) {
-            run(&Wanted { function: $function, data, data_words: 0, threads, of_loop: Some($of_loop), group: ptr::null_mut() });
+            run(&looped($function, data, threads, $of_loop));
         }
     )* };
 }

@@ -64,7 +64,7 @@ struct Machine {
     kept_bytes: u64,
     /// Until then no thread waits for a grant.
     grants_not_awaited_until: Option<Clock>,
-    /// Number of events since which a waiting thread looks again: messages handled, and threads that have
+    /// Number of events after which waiting threads look again: a message was handled, or a thread has
     /// stopped receiving for all.
     events: u64,
 }
@@ -348,7 +348,8 @@ impl LentMemory {
             let _ = epoll::wait(&self.open().attention, room, Some(&timespec(LOOK_EVERY)));
             if !ready.is_empty() {
                 if self.receive_now(false).is_none() {
-                    std::thread::sleep(OUT_OF_THE_WAY);
+                    // Another thread is receiving. This one waits for its turn.
+                    self.receive(self.fabric().wakes(), OUT_OF_THE_WAY, false);
                 } else if has_a_core() {
                     self.stay_awake();
                 }
