@@ -4,6 +4,7 @@
  * depends neither on time nor on the number of nodes.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -238,6 +239,15 @@ static void *overflow(void *nothing)
     return deep(0) ? NULL : nothing;
 }
 
+/* A call that no program makes brings the runtime into an impossible state. */
+static void *break_the_runtime(void *argument) {
+    size_t bytes;
+    void *found = dlsym(RTLD_DEFAULT, "hiroba_long_memory");
+    if (found)
+        ((size_t(*)(int, size_t *))found)(9999, &bytes);
+    return argument;
+}
+
 static void *crash(void *argument) {
     if (argument == NULL)
         sleep_for_ever(NULL);
@@ -304,6 +314,10 @@ int main(int count, char **arguments) {
     }
     if (!strcmp(given, "crash")) {
         pthread_create(&threads[0], NULL, crash, (void *)1);
+        pthread_join(threads[0], NULL);
+    }
+    if (!strcmp(given, "break-the-runtime")) {
+        pthread_create(&threads[0], NULL, break_the_runtime, NULL);
         pthread_join(threads[0], NULL);
     }
     if (!strcmp(given, "overflow")) {

@@ -55,6 +55,7 @@ pub(crate) mod mapping;
 pub(crate) mod on_demand;
 pub(crate) mod one_sided;
 pub(crate) mod paging;
+pub(crate) mod panics;
 pub(crate) mod ports;
 pub(crate) mod program_calls;
 pub(crate) mod run;
@@ -199,6 +200,7 @@ impl Runtime {
         if RUNTIME.set(runtime).is_err() {
             return Err(NodeError::AlreadyJoined);
         }
+        panics::end_the_job();
         if let Some(control) = &runtime.control {
             let (version, build) = (env!("CARGO_PKG_VERSION").to_owned(), crate::BUILD.to_owned());
             control.send(&ToLauncher::Join { version, build });
@@ -268,14 +270,7 @@ impl Runtime {
         }
         let signals = SignalsDeferred::block(); // the thread inherits the mask, so the program's handlers do not run on it
         let thread = std::thread::Builder::new().name("hiroba-service".to_owned());
-        let serve = move || {
-            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.serve_others()));
-            if ended.is_err() {
-                // Other nodes would wait forever for a silent node.
-                self.fatal("the service thread of a node reached an impossible state (see above): a fault of Hiroba's");
-            }
-        };
-        let started = thread.spawn(serve).map(drop);
+        let started = thread.spawn(|| self.serve_others()).map(drop);
         drop(signals);
         started.map_err(|source| NodeError::System { what: "starting the service thread", source })
     }
@@ -410,12 +405,26 @@ impl Runtime {
     /// Ends the job: this node cannot go on.
     pub fn fatal(&self, sentence: &str) -> ! {
         self.flush_trace();
-        match &self.control {
-            Some(control) => control.send(&ToLauncher::Fatal { sentence: sentence.to_owned() }),
-            None => eprintln!("hiroba: {}", hiroba_base::printable(sentence)),
-        }
+        self.say_and_end(sentence)
+    }
+
+    /// Ends the job like [`fatal`](Self::fatal), for a thread that may hold locks.
+    pub(crate) fn end_without_locks(&self, sentence: &str) -> ! {
+        self.flush_trace_if_free();
+        self.say_and_end(sentence)
+    }
+
+    fn say_and_end(&self, sentence: &str) -> ! {
+        let Some(control) = &self.control else { Runtime::print_and_end(sentence) };
+        control.send(&ToLauncher::Fatal { sentence: sentence.to_owned() });
         // Not `exit`: the program's exit handlers would run with shared memory half torn down.
         // SAFETY: _exit has no memory operands and does not return.
+        unsafe { libc::_exit(125) }
+    }
+
+    pub(crate) fn print_and_end(sentence: &str) -> ! {
+        eprintln!("hiroba: {}", hiroba_base::printable(sentence));
+        // SAFETY: as in `say_and_end`.
         unsafe { libc::_exit(125) }
     }
 
@@ -424,9 +433,7 @@ impl Runtime {
         if let Some(runtime) = RUNTIME.get() {
             runtime.fatal(sentence);
         }
-        eprintln!("hiroba: {}", hiroba_base::printable(sentence));
-        // SAFETY: as in `fatal`.
-        unsafe { libc::_exit(125) }
+        Runtime::print_and_end(sentence)
     }
 
     pub(crate) fn or_fatal<T>(&self, result: Result<T, MemoryError>) -> T {

@@ -37,6 +37,13 @@ pub(crate) fn fatal(sentence: &str) -> ! {
     unsafe { face::hiroba_fatal(sentence.as_ptr(), sentence.len()) }
 }
 
+/// Has panics of this library end the job at once, as those of the libraries below do.
+pub(crate) fn end_at_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        fatal(&format!("a fault of Hiroba's: a thread {info}").replace('\n', " "));
+    }));
+}
+
 /// Writes a message to the standard error stream.
 pub(crate) fn say(sentence: &str) {
     // SAFETY: the sentence is readable.

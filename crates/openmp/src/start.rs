@@ -14,6 +14,7 @@ use crate::teams;
 /// anything of the program runs.
 #[unsafe(no_mangle)]
 extern "C" fn hiroba_prepare_above() {
+    runtime::end_at_panics();
     let threads_per_node =
         std::env::var("HIROBA_THREADS_PER_NODE").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let has_tasks = std::env::var_os("HIROBA_OPENMP_TASKS").is_some_and(|has| has == "1");

@@ -24,6 +24,15 @@ pub(crate) fn fatal(sentence: &str) -> ! {
     end_process(STATUS_HIROBA)
 }
 
+/// Has panics of this library end the process at once. The default is to unwind, which reads data of the
+/// compiler's support library. They are shared with other nodes, so a thread that holds locks of the runtime
+/// could wait forever.
+pub(crate) fn end_at_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        fatal(&format!("a fault of Hiroba's: a thread {info}").replace('\n', " "));
+    }));
+}
+
 /// The exit status of the runtime's own errors.
 const STATUS_HIROBA: c_int = 125;
 

@@ -95,6 +95,7 @@ fn join() {
         let why = unsafe { CStr::from_ptr(face::hiroba_error_string()) }.to_string_lossy().into_owned();
         saying::fatal(&why);
     }
+    saying::end_at_panics();
     carry::begin();
     ending::prepare();
     interrupts::prepare();

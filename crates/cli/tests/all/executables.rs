@@ -337,6 +337,15 @@ fn a_crash_tells_node_and_function() {
     assert!(called.stderr.contains("SIGSEGV") && called.stderr.contains("crash"), "{called:?}");
 }
 
+/// Without unwinding, which reads data that are shared in such a job, while locks of the runtime are held.
+#[test]
+fn an_impossible_state_of_the_runtime_ends_the_job_at_once() {
+    if may_run() {
+        let called = test_program().on("2", &["--protocol", "hlrc"], &["break-the-runtime"]);
+        called.says(125, "node 1: a fault of Hiroba's: a thread panicked at crates/");
+    }
+}
+
 #[test]
 fn other_processes_can_be_started_but_not_forked() {
     if !may_run() {

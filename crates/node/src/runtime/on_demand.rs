@@ -95,8 +95,8 @@ impl Runtime {
         if is_asked(&self.on_demand.starts_paging)
             && let Some(pager) = &self.pager
         {
-            self.start_thread("hiroba-paging", "paging", move || self.page(pager));
-            self.start_thread("hiroba-requests", "request", move || self.handle_deferred());
+            self.start_thread("hiroba-paging", move || self.page(pager));
+            self.start_thread("hiroba-requests", move || self.handle_deferred());
         }
         if is_asked(&self.on_demand.heeds_lending)
             && let Some(lending) = &self.lending
@@ -111,23 +111,16 @@ impl Runtime {
                 Ok(true) => {
                     let until = || self.life.closed.load(Ordering::Acquire);
                     let has_a_core = || !self.account.is_computing();
-                    self.start_thread("hiroba-lending", "lending", move || lending.serve(until, has_a_core));
+                    self.start_thread("hiroba-lending", move || lending.serve(until, has_a_core));
                 }
                 Err(error) => self.fatal(&format!("cannot reach other nodes about lent memory: {error}")),
             }
         }
     }
 
-    fn start_thread(&'static self, name: &str, kind: &'static str, work: impl FnOnce() + Send + 'static) {
-        let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
-                self.fatal(&format!(
-                    "the {kind} thread of a node reached an impossible state (see above): a fault of Hiroba's"
-                ));
-            }
-        });
-        if let Err(error) = started {
-            self.fatal(&format!("cannot start the {kind} thread of a node: {error}"));
+    fn start_thread(&'static self, name: &str, work: impl FnOnce() + Send + 'static) {
+        if let Err(error) = std::thread::Builder::new().name(name.to_owned()).spawn(work) {
+            self.fatal(&format!("cannot start the thread {name} of a node: {error}"));
         }
     }
 }

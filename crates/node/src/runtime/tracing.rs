@@ -145,10 +145,13 @@ impl Recorder {
     }
 
     fn flush(&self) -> io::Result<()> {
-        let mut state = self.state();
-        state.flushed = Instant::now();
-        state.writer.as_mut().map_or(Ok(()), TraceWriter::flush)
+        flush(&mut self.state())
     }
+}
+
+fn flush(state: &mut State) -> io::Result<()> {
+    state.flushed = Instant::now();
+    state.writer.as_mut().map_or(Ok(()), TraceWriter::flush)
 }
 
 impl Who<'_> {
@@ -383,6 +386,14 @@ impl Runtime {
         let _signals = SignalsDeferred::defer();
         if let Some(recorder) = &self.recorder {
             let _ = recorder.flush();
+        }
+    }
+
+    /// Does the same, unless the calling thread or another one is writing to the trace.
+    pub(crate) fn flush_trace_if_free(&self) {
+        let _signals = SignalsDeferred::defer();
+        if let Some(mut state) = self.recorder.as_ref().and_then(|recorder| recorder.state.try_lock().ok()) {
+            let _ = flush(&mut state);
         }
     }
 
