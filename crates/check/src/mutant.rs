@@ -18,6 +18,7 @@ pub mod lrc;
 pub mod mapping;
 pub mod moves;
 pub mod order;
+pub mod ordered;
 pub mod posts;
 pub mod sc;
 pub mod supplies;

@@ -129,14 +129,27 @@ pub fn judge(execution: &Execution) -> Sequential {
     judge_some(execution, true)
 }
 
+/// Checks whether an execution is causally consistent (Ahamad et al., *Causal Memory*, Distributed Computing
+/// 9, 1995): whoever sees a store sees all that happened before it, by **po**, **rf** and synchronisation. So
+/// no load returns a value for which there is a later one, in that order, before the load. Stores that
+/// nothing orders may be seen in different orders.
+pub fn judge_causal(execution: &Execution) -> Sequential {
+    let mut graph = Graph::new(execution);
+    graph.synchronise();
+    if let Err(explanation) = graph.read_from(true) {
+        return Sequential::No { explanation };
+    }
+    if let Err(stuck) = graph.order() {
+        return Sequential::No { explanation: graph.shortest_cycle(&stuck) };
+    }
+    match graph.find_outdated() {
+        Some(explanation) => Sequential::No { explanation },
+        None => Sequential::Plausible { loads_judged: graph.loads_judged },
+    }
+}
+
 fn judge_some(execution: &Execution, loads_of_atomics: bool) -> Sequential {
-    let mut graph = Graph {
-        execution,
-        places: FxHashMap::default(),
-        edges: FxHashMap::default(),
-        clocks: Vec::new(),
-        loads_judged: 0,
-    };
+    let mut graph = Graph::new(execution);
     graph.synchronise();
     if let Err(explanation) = graph.read_from(loads_of_atomics) {
         return Sequential::No { explanation };
@@ -152,6 +165,37 @@ fn judge_some(execution: &Execution, loads_of_atomics: bool) -> Sequential {
 }
 
 impl Graph<'_> {
+    fn new(execution: &Execution) -> Graph<'_> {
+        Graph {
+            execution,
+            places: FxHashMap::default(),
+            edges: FxHashMap::default(),
+            clocks: Vec::new(),
+            loads_judged: 0,
+        }
+    }
+
+    /// Describes a load that reads an older store than one that comes before it, if there is one.
+    fn find_outdated(&self) -> Option<String> {
+        let describe = |position: Position| {
+            let event = Described(self.execution.event(position));
+            format!("{}: {event}", self.execution.place(position))
+        };
+        self.places.values().find_map(|place| {
+            place.reads.iter().find_map(|(load, source)| {
+                let stores = place.stores.iter().flat_map(|(thread, indices)| {
+                    indices.iter().map(|index| Position { thread: *thread, index: *index })
+                });
+                let is_later = |store: &Position| source.is_none_or(|source| self.precedes(source, *store));
+                let mut later = stores.filter(|store| is_later(store) && self.precedes(*store, *load));
+                let store = later.find(|store| store != load)?;
+                let read = source.map_or_else(|| "the initial zero".to_owned(), describe);
+                let load = describe(*load);
+                Some(format!("{load}\n  reads {read}\n  though it comes after {}", describe(store)))
+            })
+        })
+    }
+
     fn add(&mut self, from: Position, to: Position, why: Why) -> bool {
         let edges = self.edges.entry(from).or_default();
         let is_new = !edges.iter().any(|(other, _)| *other == to);
@@ -452,6 +496,7 @@ mod tests {
 
     const X: Address = Address::word(0, 0);
     const Y: Address = Address::word(1, 0);
+    const Z: Address = Address::word(2, 0);
 
     fn load(at: Address, value: u64) -> Event {
         Event::Load { page: at.granule, offset: at.offset, bytes: 8, value }
@@ -461,11 +506,15 @@ mod tests {
         Event::Store { page: at.granule, offset: at.offset, bytes: 8, value }
     }
 
-    fn verdict(threads: Vec<Vec<Event>>) -> Sequential {
+    fn execution(threads: Vec<Vec<Event>>) -> Execution {
         let histories = (0..).zip(threads);
         let histories =
             histories.map(|(node, events)| History { node: NodeId(node), thread: ThreadNumber(0), events });
-        judge(&Execution { threads: histories.collect() })
+        Execution { threads: histories.collect() }
+    }
+
+    fn verdict(threads: Vec<Vec<Event>>) -> Sequential {
+        judge(&execution(threads))
     }
 
     /// Checks that the execution is refused with an explanation that contains these words.
@@ -499,6 +548,21 @@ mod tests {
         for (flag, data) in [(0, 0), (0, 7), (1, 7)] {
             allowed(vec![writer(), vec![load(Y, flag), load(X, data)]]);
         }
+    }
+
+    #[test]
+    fn causal_order_is_less() {
+        let verdict = |threads: Vec<Vec<Event>>| judge_causal(&execution(threads));
+        let is_refused = |threads| matches!(verdict(threads), Sequential::No { explanation } if explanation.contains("though"));
+        let writer = || vec![store(X, 7), store(Y, 1)];
+        assert!(is_refused(vec![writer(), vec![load(Y, 1), load(X, 0)]]));
+        assert!(!is_refused(vec![writer(), vec![load(Y, 0), load(X, 0)]]));
+        let passes_on = || vec![load(Y, 1), store(Z, 2)];
+        assert!(is_refused(vec![writer(), passes_on(), vec![load(Z, 2), load(X, 0)]]));
+        assert!(!is_refused(vec![writer(), passes_on(), vec![load(Z, 2), load(X, 7)]]));
+        let buffers = vec![vec![store(X, 1), load(Y, 0)], vec![store(Y, 1), load(X, 0)]];
+        assert!(!is_refused(buffers), "nothing orders these stores");
+        assert!(is_refused(vec![vec![store(X, 1), store(X, 2)], vec![load(X, 2), load(X, 1)]]));
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //! and write notices Keleher, Cox, Zwaenepoel, *Lazy Release Consistency for Software Distributed Shared
 //! Memory*, ISCA 1992.
 //!
-//! Tests: `check/tests/all/hlrc.rs`, and there `page_axioms.rs`, `moves.rs`, `supplies.rs`, `explore.rs`,
-//! `golden.rs` and `endurance.rs`.
+//! Tests: `check/tests/all/hlrc.rs`, and there `page_axioms.rs`, `ordered.rs`, `moves.rs`, `supplies.rs`,
+//! `explore.rs`, `golden.rs` and `endurance.rs`.
 //!
 //! A node's execution is divided into **intervals** that end at releases. When one ends, each page written in
 //! it is compared with its **twin**, and the **diff** goes to the page's **home**, whose copy is therefore
@@ -811,6 +811,10 @@ impl Coherence for Hlrc {
         self.begin_order();
     }
 
+    fn handle_caught_up(&mut self, site: &mut Site) -> Result<(), ProtocolError> {
+        self.take_waiting_replies(site)
+    }
+
     fn prefetch(&mut self, site: &mut Site, ranges: &[PageRange]) {
         let (anticipation, copies) = self.anticipate();
         let fetches = anticipation.hinted(site, &copies, ranges);
@@ -839,7 +843,9 @@ impl Coherence for Hlrc {
             Message::PagesRequest { wanted, descending } => {
                 self.handle_pages_request(site, from, wanted, *descending)
             }
-            Message::PagesReply { copies, content } => self.handle_pages_reply(site, from, copies, content),
+            Message::PagesReply { copies, content } => {
+                self.handle_reply_in_order(site, from, copies, content)
+            }
             Message::StandingOrder { lock, pages, stands } => {
                 self.handle_order(site, from, *lock, pages, *stands);
                 Ok(())

@@ -19,6 +19,7 @@ mod million;
 mod model;
 mod moves;
 mod order;
+mod ordered;
 mod page_axioms;
 mod planted;
 mod posts;

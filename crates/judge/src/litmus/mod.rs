@@ -17,6 +17,7 @@ mod homeless;
 mod mapped;
 mod one_sided;
 mod order;
+mod ordered;
 mod pages;
 mod posts;
 mod sequential;
@@ -26,6 +27,7 @@ mod tracking;
 pub use aurc::early;
 pub use mapped::mapped;
 pub use order::order;
+pub use ordered::ordered;
 pub use posts::posts;
 pub use sequential::sequential;
 

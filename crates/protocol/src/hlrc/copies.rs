@@ -2,6 +2,7 @@
 //! alike; many pages take as few messages, copies and system calls as possible.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VersionVector};
@@ -229,6 +230,30 @@ impl Taken {
     }
 }
 
+/// The content of a reply.
+pub(super) enum Content<'a> {
+    /// That of the message that is being handled.
+    Here(&'a [u8]),
+    /// That of an earlier message.
+    Kept(Arc<[u8]>),
+}
+
+impl Content<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Content::Here(bytes) => bytes,
+            Content::Kept(bytes) => bytes,
+        }
+    }
+
+    fn part(&self, range: Range<usize>) -> NewContent {
+        match self {
+            Content::Here(_) => NewContent::Received(range),
+            Content::Kept(bytes) => NewContent::Kept(bytes.clone(), range),
+        }
+    }
+}
+
 /// Checks that no bytes follow those of the last page.
 pub(super) fn check_all_found(offset: usize, content: &[u8]) -> Result<(), ProtocolError> {
     if offset != content.len() {
@@ -245,15 +270,15 @@ impl Hlrc {
         site: &mut Site,
         from: NodeId,
         copies: &[PageCopy],
-        content: &[u8],
+        content: &Content<'_>,
     ) -> Result<(), ProtocolError> {
         let mut offset = 0;
         let mut taken = Taken::default();
         let mut too_old = Vec::new();
         for copy in copies {
             let PageCopy { page: page_id, version, .. } = copy;
-            let (located, received) = site.find_content(copy, &mut offset, content)?;
-            let new = received.map_or(NewContent::Zero, NewContent::Received);
+            let (located, received) = site.find_content(copy, &mut offset, content.bytes())?;
+            let new = received.map_or(NewContent::Zero, |range| content.part(range));
             if self.moves.is_coming(*page_id) {
                 self.take_in_coming(site, copy, new);
                 continue;
@@ -282,7 +307,7 @@ impl Hlrc {
             }
             self.take_in(site, &mut taken, Came { page: located, version, content: new, fetch });
         }
-        check_all_found(offset, content)?;
+        check_all_found(offset, content.bytes())?;
         let accepted = taken.finish(site);
         self.request_pages(site, &too_old, false);
         self.end_fetches(site, accepted);

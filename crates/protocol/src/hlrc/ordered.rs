@@ -17,15 +17,21 @@
 //!   next interval, as do all later stores of its thread. Where stores are noted instead, one that comes
 //!   while the interval is being closed may be in the diff of its page, while the page of an earlier store
 //!   has no notice.
+//! - **Publications that wait.** One of a node that has left a collective waits until this node leaves it,
+//!   too ([`Site::keeps_back`]). Pages that follow it wait with it.
 //! - **One-sided reads** come without notices, so pages are requested by message.
 //!
 //! The order begins at different times on the nodes. A node whose fetches are not ordered yet sends diffs
 //! without informing their home; so each node informs all others of everything just after it has begun.
 
+use std::sync::Arc;
+
 use hiroba_base::{NodeId, PageId, PageSet};
-use hiroba_wire::Message;
+use hiroba_wire::{Message, PageCopy};
 
 use super::Hlrc;
+use super::copies::Content;
+use crate::ProtocolError;
 use crate::coherence::{AfterRelease, Coherence, Site};
 
 /// The state of ordered fetches.
@@ -35,6 +41,15 @@ pub(super) struct Ordered {
     /// Requests that wait for a release: the reader, and the pages that it gets. The first page identifies
     /// the release.
     waiting: Vec<(NodeId, Vec<PageId>)>,
+    /// Replies that followed a publication that is kept back: at most one for each fetch under way.
+    early: Vec<EarlyReply>,
+}
+
+#[derive(Debug)]
+struct EarlyReply {
+    from: NodeId,
+    copies: Vec<PageCopy>,
+    content: Arc<[u8]>,
 }
 
 impl Hlrc {
@@ -81,5 +96,34 @@ impl Hlrc {
             site.deferred.push((from, message.encode()));
         }
         waits
+    }
+
+    /// Takes the pages of a reply: now, or after a publication before it has been absorbed.
+    pub(super) fn handle_reply_in_order(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        copies: &[PageCopy],
+        content: &[u8],
+    ) -> Result<(), ProtocolError> {
+        if self.ordered.is_on && site.keeps_back(from) {
+            let (copies, content) = (copies.to_vec(), content.into());
+            self.ordered.early.push(EarlyReply { from, copies, content });
+            return Ok(());
+        }
+        self.handle_pages_reply(site, from, copies, &Content::Here(content))
+    }
+
+    /// Takes the pages that waited for publications, which have been absorbed.
+    pub(super) fn take_waiting_replies(&mut self, site: &mut Site) -> Result<(), ProtocolError> {
+        for reply in std::mem::take(&mut self.ordered.early) {
+            if site.keeps_back(reply.from) {
+                self.ordered.early.push(reply);
+                continue;
+            }
+            let EarlyReply { from, copies, content } = reply;
+            self.handle_pages_reply(site, from, &copies, &Content::Kept(content))?;
+        }
+        Ok(())
     }
 }

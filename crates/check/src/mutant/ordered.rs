@@ -1,0 +1,90 @@
+//! Planted bugs of ordered fetches.
+
+use hiroba_base::NodeId;
+use hiroba_protocol::Effect;
+use hiroba_wire::{Limits, Message};
+use rustc_hash::FxHashMap;
+
+use super::{Fate, Mutation};
+
+/// The catalogue of planted bugs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mutant {
+    /// A home sends a page without closing the interval first, and applies diffs without their notices. Nodes
+    /// with this bug do not order their fetches.
+    HomeKeepsNoOrder,
+    /// A page is sent without telling what was written before.
+    SendInSilence,
+    /// What is told contains no page.
+    TellNothing,
+    /// A reader installs a page before it knows the notices.
+    PageOvertakesNotices,
+    /// A page does not wait for a publication that is kept back.
+    PageOvertakesKeptNotices,
+    /// The home goes on writing until the page is sent.
+    WriteWhileReleasing,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Mutant; 6] = [
+        Mutant::HomeKeepsNoOrder,
+        Mutant::SendInSilence,
+        Mutant::TellNothing,
+        Mutant::PageOvertakesNotices,
+        Mutant::PageOvertakesKeptNotices,
+        Mutant::WriteWhileReleasing,
+    ];
+
+    /// Returns the bug, ready to be planted in a cluster.
+    pub fn plant(self) -> Box<dyn Mutation> {
+        Box::new(Planted { mutant: self, lost: FxHashMap::default() })
+    }
+
+    /// Returns true if nodes order their fetches.
+    pub fn orders(self) -> bool {
+        self != Mutant::HomeKeepsNoOrder
+    }
+}
+
+struct Planted {
+    mutant: Mutant,
+    /// Losses of access that each node has yet to carry out.
+    lost: FxHashMap<NodeId, Vec<Effect>>,
+}
+
+impl Mutation for Planted {
+    fn on_effect(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
+        if self.mutant != Mutant::WriteWhileReleasing {
+            return vec![effect];
+        }
+        let lost = self.lost.entry(node).or_default();
+        match effect {
+            Effect::Invalidate { .. } => {
+                lost.push(effect);
+                Vec::new()
+            }
+            Effect::SendPages { .. } | Effect::Protect { .. } => {
+                let mut effects = std::mem::take(lost);
+                effects.push(effect);
+                effects
+            }
+            _ => vec![effect],
+        }
+    }
+
+    fn on_message(&mut self, _from: NodeId, _to: NodeId, message: &Message<'_>, _limits: &Limits) -> Fate {
+        match (self.mutant, message.clone()) {
+            (Mutant::SendInSilence, Message::Publish { .. }) => Fate::LOST,
+            (Mutant::TellNothing, Message::Publish { mut knowledge, count }) => {
+                knowledge.notices.clear();
+                Fate::altered(&Message::Publish { knowledge, count })
+            }
+            (Mutant::PageOvertakesNotices, Message::Publish { .. }) => Fate::Astray,
+            (Mutant::PageOvertakesKeptNotices, Message::Publish { knowledge, .. }) if knowledge.epoch > 0 => {
+                Fate::Astray
+            }
+            _ => Fate::Sent,
+        }
+    }
+}
