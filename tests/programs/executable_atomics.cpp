@@ -168,6 +168,31 @@ void store_buffering(bool by_fence) {
     verdict(by_fence ? "store buffering by fences" : "store buffering", both_missed == 0);
 }
 
+// The same of one variable in a long block and one elsewhere.
+void mixed_store_buffering() {
+    Block block;
+    const int rounds = rounds_or(200);
+    auto *x = &block.at<std::atomic<int>>(0);
+    static std::atomic<int> y[1000];
+    Meeting meeting(2);
+    int seen[2] = {0, 0};
+    int both_missed = 0;
+    on_threads(2, [&](int me) {
+        auto *mine = me ? y : x, *others = me ? x : y;
+        for (int i = 0; i < rounds; i++) {
+            int old = others[i].load(std::memory_order_relaxed); // a copy of the page
+            meeting.wait();
+            mine[i].store(1);
+            seen[me] = old + others[i].load();
+            meeting.wait();
+            if (me == 0 && seen[0] + seen[1] == 0)
+                both_missed++;
+            meeting.wait();
+        }
+    });
+    verdict("mixed store buffering", both_missed == 0);
+}
+
 // A thread that sees the flag sees the data that were stored before.
 void message_passing(bool by_exchange) {
     Block block;
@@ -431,6 +456,8 @@ int main(int count, char **arguments) {
         store_buffering(false);
     if (asks("fences"))
         store_buffering(true);
+    if (asks("mixed"))
+        mixed_store_buffering();
     if (asks("passing"))
         message_passing(false);
     if (asks("exchange"))

@@ -35,7 +35,8 @@
 //! | owner, writing | yes | Write | – | – |
 //! | owner, giving | yes | Read or None | wait | wait: the page goes when a release is done (`sc/order.rs`) |
 //!
-//! A copy that is invalidated becomes *absent*. A `CopyRequest` takes *owner, writing* to *owner, shared*; an
+//! A copy that is invalidated becomes *absent*; with pages of other protocols, the node confirms that only
+//! after a release (`sc/order.rs`). A `CopyRequest` takes *owner, writing* to *owner, shared*; an
 //! `OwnershipForward` takes any owner to *absent*.
 //!
 //! **Why an invalidation that overtakes the copy is harmless.** The copyset of an owner names nodes to which
@@ -64,7 +65,7 @@ use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageCopy};
 
 use self::order::{Grant, Order};
 pub use self::state::State;
-use crate::coherence::{Coherence, Site, WordOperation};
+use crate::coherence::{AfterRelease, Coherence, Site, WordOperation};
 use crate::home::Located;
 use crate::page_table::PageTable;
 use crate::thread::wanted_beyond;
@@ -314,13 +315,23 @@ impl Sc {
         if is_on_its_way {
             return;
         }
-        if let Some(owner) = page.give_up_for.take() {
+        if let Some(owner) = page.give_up_for {
             assert!(!page.owner, "{page_id}: an owner has no copy to give up");
             self.page(site, page_id).access = Access::None;
             let span = site.locate(page_id).span();
             site.out.push(Effect::Invalidate { span, pages: 1 });
-            site.out.send(owner, &Message::CopyInvalidated { page: page_id });
+            if self.order.is_kept() {
+                site.release_for(AfterRelease::Order(page_id, owner));
+            } else {
+                self.confirm(site, page_id);
+            }
         }
+    }
+
+    /// Confirms that the copy was given up.
+    fn confirm(&mut self, site: &mut Site, page_id: PageId) {
+        let owner = self.page(site, page_id).give_up_for.take().expect("an owner has requested that");
+        site.out.send(owner, &Message::CopyInvalidated { page: page_id });
     }
 
     /// Serves the nodes that wait for the page here in the order of their requests: the owner's part of Li
@@ -630,7 +641,7 @@ impl Coherence for Sc {
                 self.take(site, *page, from, Grant::Ownership { copyset, turns })
             }
             Message::InvalidateCopy { page } => self.handle_invalidate(site, from, *page),
-            Message::CopyInvalidated { page } => self.handle_invalidated(site, *page),
+            Message::CopyInvalidated { page } => self.take(site, *page, from, Grant::Permission),
             _ => Err(unexpected(Expected::SequentialMessage, "another".to_owned())),
         }
     }
@@ -660,7 +671,11 @@ impl Coherence for Sc {
     }
 
     fn go_on_after_release(&mut self, site: &mut Site, page: PageId) {
-        self.give_after_release(site, page);
+        if self.order.is_going(page) {
+            self.give_after_release(site, page);
+        } else {
+            self.confirm(site, page);
+        }
     }
 
     fn handle_caught_up(&mut self, site: &mut Site) -> Result<(), ProtocolError> {

@@ -16,18 +16,25 @@ pub enum Mutant {
     TellNothing,
     /// The page may overtake what is told.
     PageOvertakesWord,
+    /// A copy is given up without telling what its node has written.
+    ConfirmInSilence,
     /// The owner stops writing only when the release is done and the page is sent.
     WriteWhileReleasing,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 4] =
-        [Mutant::GiveInSilence, Mutant::TellNothing, Mutant::PageOvertakesWord, Mutant::WriteWhileReleasing];
+    pub const ALL: [Mutant; 5] = [
+        Mutant::GiveInSilence,
+        Mutant::TellNothing,
+        Mutant::PageOvertakesWord,
+        Mutant::ConfirmInSilence,
+        Mutant::WriteWhileReleasing,
+    ];
 
     /// Returns the bug, ready to be planted in a cluster.
     pub fn plant(self) -> Box<dyn Mutation> {
-        Box::new(Planted { mutant: self, lowered: FxHashMap::default() })
+        Box::new(Planted { mutant: self, lowered: FxHashMap::default(), held: FxHashMap::default() })
     }
 }
 
@@ -35,6 +42,23 @@ struct Planted {
     mutant: Mutant,
     /// Losses of access that each node has yet to carry out.
     lowered: FxHashMap<NodeId, Vec<Effect>>,
+    /// The last publication on each link, until the message behind it is known.
+    held: FxHashMap<(NodeId, NodeId), Vec<u8>>,
+}
+
+impl Planted {
+    /// Loses publications that a confirmation follows.
+    fn confirm_in_silence(&mut self, link: (NodeId, NodeId), message: &Message<'_>) -> Fate {
+        let held = self.held.remove(&link);
+        match message {
+            Message::Publish { .. } => {
+                self.held.insert(link, message.encode());
+                Fate::Replaced(held.into_iter().collect())
+            }
+            Message::CopyInvalidated { .. } => Fate::Sent,
+            _ => Fate::Replaced(held.into_iter().chain([message.encode()]).collect()),
+        }
+    }
 }
 
 impl Mutation for Planted {
@@ -54,7 +78,7 @@ impl Mutation for Planted {
         }
     }
 
-    fn on_message(&mut self, _from: NodeId, _to: NodeId, message: &Message<'_>, _limits: &Limits) -> Fate {
+    fn on_message(&mut self, from: NodeId, to: NodeId, message: &Message<'_>, _limits: &Limits) -> Fate {
         match (self.mutant, message.clone()) {
             (Mutant::GiveInSilence, Message::Publish { .. }) => Fate::LOST,
             (Mutant::TellNothing, Message::Publish { mut knowledge, count }) => {
@@ -62,6 +86,7 @@ impl Mutation for Planted {
                 Fate::altered(&Message::Publish { knowledge, count })
             }
             (Mutant::PageOvertakesWord, Message::Publish { .. }) => Fate::Astray,
+            (Mutant::ConfirmInSilence, message) => self.confirm_in_silence((from, to), &message),
             _ => Fate::Sent,
         }
     }

@@ -1,8 +1,7 @@
 //! Flags and data under different protocols: the flag's page is under sequential consistency, the data's
 //! under another one, and no lock orders them. A thread that sees the flag must see the data.
 //!
-//! MP and WRC are named as in Alglave, Maranget, Tautschnig, *Herding Cats*, ACM TOPLAS 2014; the lock is
-//! that of Peterson, *Myths About the Mutual Exclusion Problem*, Information Processing Letters 12(3), 1981.
+//! MP, WRC and SB are named as in Alglave, Maranget, Tautschnig, *Herding Cats*, ACM TOPLAS 2014; the lock is
 //! that of Peterson, *Myths About the Mutual Exclusion Problem*, Information Processing Letters 12(3), 1981.
 
 use hiroba_wire::Placement;
@@ -85,6 +84,51 @@ pub fn order() -> Vec<Litmus> {
         )
         .racy()
         .forbid(|ended| both(ended, (0, 3, 1), (1, 3, 1)) || ended.register(0, 3) != 2),
+        Litmus::new(
+            "SB across protocols",
+            "of two threads that store and then load, one here and one there, one sees the other's store",
+            divided(Program::new(
+                4,
+                [
+                    vec![load(FLAG, 14), store(DATA, 1), load(FLAG, 0)],
+                    vec![load(DATA, 14), store(FLAG, 1), load(DATA, 0)],
+                ],
+            )),
+        )
+        .racy()
+        .forbid(|ended| both(ended, (0, 0, 0), (1, 0, 0)))
+        .reach("the first one sees it", |ended| both(ended, (0, 0, 1), (1, 0, 0)))
+        .reach("the second one sees it", |ended| both(ended, (0, 0, 0), (1, 0, 1))),
+        Litmus::new(
+            "SB across protocols among three",
+            "the same of threads whose words are homed elsewhere, and one that has a copy of both",
+            divided(Program::new(
+                4,
+                [
+                    vec![load(FLAG, 14), load(FAR_DATA, 15)],
+                    vec![load(FLAG, 14), store(DATA, 1), load(FLAG, 0)],
+                    vec![load(DATA, 14), store(FLAG, 1), load(DATA, 0)],
+                ],
+            )),
+        )
+        .racy()
+        .forbid(|ended| both(ended, (1, 0, 0), (2, 0, 0))),
+        Litmus::new(
+            "SB behind a barrier",
+            "who gives a copy up may have left a collective that the writer has yet to leave",
+            divided(Program::on(
+                3,
+                4,
+                vec![
+                    Script::team(0, vec![barrier()]),
+                    Script::team(1, vec![load(FLAG, 14), barrier(), store(DATA, 1), load(FLAG, 0)]),
+                    Script::team(2, vec![barrier()]),
+                    Script::foreign(2, vec![load(DATA, 14), store(FLAG, 1), load(DATA, 0)]),
+                ],
+            )),
+        )
+        .racy()
+        .forbid(|ended| both(ended, (1, 0, 0), (3, 0, 0))),
         Litmus::new(
             "a flag behind a barrier",
             "a page that comes before the departure waits for what was written before it",

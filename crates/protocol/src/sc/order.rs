@@ -11,6 +11,11 @@
 //! everything before the store belongs to an interval that is closed when the page is sent. The receiver
 //! passes on what it has learned.
 //!
+//! So is giving up a copy, for the node that is about to write. A thread that has loaded the page before that
+//! store may have stored to pages of other protocols earlier; if it had missed the store, and the writer its
+//! stores, no order would explain that (store buffering). Its node closes the interval and informs the writer
+//! before it confirms that it has given the copy up.
+//!
 //! A page that was not written since it was last given follows an empty interval, which costs no message.
 //!
 //! A publication waits at its receiver while the sender has left a collective whose departure has not
@@ -46,7 +51,12 @@ struct Waiting {
 #[derive(Clone, Debug)]
 pub(super) enum Grant {
     Copy,
-    Ownership { copyset: Vec<NodeId>, turns: Vec<(u32, u64)> },
+    Ownership {
+        copyset: Vec<NodeId>,
+        turns: Vec<(u32, u64)>,
+    },
+    /// A copy was given up, so that its owner may write.
+    Permission,
 }
 
 impl Order {
@@ -105,6 +115,7 @@ impl Sc {
             Grant::Ownership { copyset, turns } => {
                 return self.handle_ownership(site, page, &copyset, &turns);
             }
+            Grant::Permission => return self.handle_invalidated(site, page),
         }
         Ok(())
     }
