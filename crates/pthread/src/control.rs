@@ -49,6 +49,8 @@ pub(crate) struct Control {
     pub(crate) futexes: [AtomicPtr<c_void>; BUCKETS],
     /// The locale of all nodes.
     pub(crate) locale: Locale,
+    /// The program's locale objects.
+    pub(crate) locale_objects: [LocaleObject; LOCALE_OBJECTS],
     /// Keys of thread-specific data. Change under [`KEYS`].
     pub(crate) keys: [Key; KEYS_MAX],
 }
@@ -72,10 +74,27 @@ pub(crate) struct Action {
 #[repr(C)]
 pub(crate) struct Locale {
     pub(crate) words: [AtomicU64; LOCALE_WORDS],
-    /// The number of changes, and how many of them each node has made.
+    /// How many times they were set.
+    pub(crate) set: AtomicU32,
+    /// The number of changes, also of objects, and how many of them each node has made.
     pub(crate) version: AtomicU32,
     pub(crate) made: [AtomicU32; NODES_MAX],
 }
+
+/// A locale object of the program. Changes in [`THREADS`].
+#[repr(C)]
+pub(crate) struct LocaleObject {
+    /// The names of its categories, as newlocale(3) takes them.
+    pub(crate) words: [AtomicU64; LOCALE_WORDS],
+    /// The number of changes.
+    pub(crate) version: AtomicU32,
+    pub(crate) is_used: AtomicU32,
+    /// One more than the node that could not make the object; 0 if all could.
+    pub(crate) failed: AtomicU32,
+}
+
+/// The maximum number of locale objects at a time.
+pub(crate) const LOCALE_OBJECTS: usize = 128;
 
 /// The number of words that hold the names of a locale.
 pub(crate) const LOCALE_WORDS: usize = 64;

@@ -11,7 +11,7 @@
 //!   `signals.rs`, `sigwait.rs`, `masks.rs`).
 //! - **Stacks** (`slots.rs`, `stacks.rs`): each thread has one in shared memory and a private one.
 //! - **Thread-local variables** (`tls.rs`): those of the program are shared, those of the C library private.
-//! - **The locale** (`locale.rs`) is set on all nodes.
+//! - **The locale** (`locale.rs`, `locale/objects.rs`) is set on all nodes, and its objects are made there.
 //! - **Files, streams, processes** (`carry.rs`): node 0 makes such calls for the threads of all nodes.
 //! - **Waiting** (`locks.rs`, `waits.rs`, `keys.rs`): the objects of pthreads keep their state in the
 //!   program's own variables, which are shared; a number in each identifies a lock and a condition variable

@@ -1,11 +1,13 @@
 //! The locale, which is the job's: each node's C library has its own, and `setlocale` sets it on all nodes.
 //!
 //! The thread that sets it publishes the names of all categories, and returns when the starters of all nodes
-//! have set them, too.
+//! have set them, too. Locale objects are the job's, too (`objects.rs`).
+
+mod objects;
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::control::{LOCALE_WORDS, THREADS, control};
@@ -39,6 +41,9 @@ unsafe extern "C-unwind" fn setlocale(category: c_int, names: *const c_char) -> 
     result
 }
 
+/// The last change of the locale that this node has made.
+static SET_HERE: AtomicU32 = AtomicU32::new(0);
+
 /// Publishes the calling node's locale, and waits until all nodes have set it.
 fn publish() {
     let names = real(libc::LC_ALL, ptr::null());
@@ -51,27 +56,52 @@ fn publish() {
         ));
         return;
     }
-    let mut bytes = [0; BYTES];
-    bytes[..names.len()].copy_from_slice(names);
-    let locale = &control().locale;
-    let nodes = face::hiroba_nodes() as usize;
     privately(|| {
         let version = THREADS.hold(|held| {
-            for (word, part) in locale.words.iter().zip(bytes.chunks_exact(8)) {
-                word.store(u64::from_ne_bytes(part.try_into().expect("eight bytes")), Relaxed);
-            }
+            let locale = &control().locale;
+            write_names(&locale.words, names);
+            let set = locale.set.load(Relaxed) + 1;
+            locale.set.store(set, Relaxed);
+            SET_HERE.store(set, Relaxed);
             let version = locale.version.load(Relaxed) + 1;
             locale.version.store(version, Relaxed);
-            locale.made[this_node() as usize].store(version, Relaxed);
-            (0..nodes).for_each(|node| held.tell_starter(node));
+            (0..face::hiroba_nodes() as usize).for_each(|node| held.tell_starter(node));
             version
         });
-        let is_made = || locale.made[..nodes].iter().all(|made| made.load(Relaxed) >= version);
-        let since = Instant::now();
-        while !is_made() && since.elapsed() < PATIENCE {
-            std::thread::sleep(LOOK_INTERVAL);
-        }
+        await_all(version);
     });
+}
+
+/// Waits until all nodes have made this change and those before it.
+fn await_all(version: u32) {
+    let nodes = face::hiroba_nodes() as usize;
+    let is_made = || control().locale.made[..nodes].iter().all(|made| made.load(Relaxed) >= version);
+    let since = Instant::now();
+    while !is_made() && since.elapsed() < PATIENCE {
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+/// Puts names into shared words. Returns false if they are too long.
+fn write_names(words: &[AtomicU64; LOCALE_WORDS], names: &[u8]) -> bool {
+    if names.len() >= BYTES {
+        return false;
+    }
+    let mut bytes = [0; BYTES];
+    bytes[..names.len()].copy_from_slice(names);
+    for (word, part) in words.iter().zip(bytes.chunks_exact(8)) {
+        word.store(u64::from_ne_bytes(part.try_into().expect("eight bytes")), Relaxed);
+    }
+    true
+}
+
+/// Reads names from shared words; a zero follows them.
+fn read_names(words: &[AtomicU64; LOCALE_WORDS]) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    for (part, word) in bytes.chunks_exact_mut(8).zip(words) {
+        part.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+    }
+    bytes
 }
 
 /// Returns true if this node has another locale than the job.
@@ -83,13 +113,14 @@ pub(crate) fn is_stale() -> bool {
 /// Sets the job's locale on this node. Called by its starter.
 pub(crate) fn apply() {
     let locale = &control().locale;
-    let (bytes, version) = THREADS.hold(|_| {
-        let mut bytes = [0; BYTES];
-        for (part, word) in bytes.chunks_exact_mut(8).zip(&locale.words) {
-            part.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
-        }
-        (bytes, locale.version.load(Relaxed))
+    let (bytes, set, version) = THREADS.hold(|_| {
+        let bytes = read_names(&locale.words);
+        (bytes, locale.set.load(Relaxed), locale.version.load(Relaxed))
     });
-    real(libc::LC_ALL, bytes.as_ptr().cast());
+    // Threads may be using what the C library has of the present names.
+    if SET_HERE.swap(set, Relaxed) != set {
+        real(libc::LC_ALL, bytes.as_ptr().cast());
+    }
+    objects::apply();
     THREADS.hold(|_| locale.made[this_node() as usize].store(version, Relaxed));
 }

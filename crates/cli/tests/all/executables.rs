@@ -137,6 +137,18 @@ fn signals_and_the_locale_are_the_jobs() {
     build("cc", "tests/programs/executable_signals.c", &["-pthread"]).is_as_natively(&[]);
 }
 
+#[test]
+fn objects_of_the_locale_can_be_used_by_threads_of_all_nodes() {
+    let program = build("cc", "tests/programs/executable_locale.c", &["-pthread"]);
+    program.is_as_natively(&[]);
+    let program = build("c++", "tests/programs/executable_locale.cpp", &["-pthread"]);
+    program.is_as_natively(&[]);
+    if may_run() {
+        let called = program.on("2", &[], &[]);
+        assert!(called.stderr.contains("std::locale: only threads of node 1"), "{called:?}");
+    }
+}
+
 /// A stack that grows too long meets a guard, and does not run into another thread's memory.
 #[test]
 fn a_stack_that_overflows_ends_the_program() {
