@@ -144,6 +144,9 @@ pub(crate) struct Body {
     pub(crate) onces: BTreeMap<u64, (NodeId, u32)>,
     pub(crate) next_once: u64,
     pub(crate) parked: VecDeque<Parked>,
+    /// Messages that were lost with nodes: origin, first and last number. They count as if they had come. The
+    /// port takes them along, because a node that it leaves relays the messages between them.
+    pub(crate) lost: BTreeSet<(NodeId, u64, u64)>,
     /// Flows that were informed of room, and have not sent their request yet.
     pub(crate) promised: BTreeSet<(NodeId, FlowKey)>,
     pub(crate) no_senders: Option<(u32, Once)>,
@@ -173,6 +176,7 @@ impl Body {
             onces: BTreeMap::new(),
             next_once: 0,
             parked: VecDeque::new(),
+            lost: BTreeSet::new(),
             promised: BTreeSet::new(),
             no_senders: None,
             port_destroyed: None,
@@ -209,6 +213,35 @@ impl Body {
     pub(crate) fn count(&mut self, origin: NodeId, number: u64) {
         let holder = self.holder(origin);
         holder.next = holder.next.max(number + 1);
+        self.pass_lost(origin);
+    }
+
+    /// Counts a message among those of its origin that were taken off the queue. Returns the last message
+    /// before which all were taken, or lost.
+    pub(crate) fn count_taken(&mut self, origin: NodeId, number: u64) -> u64 {
+        let holder = self.holder(origin);
+        holder.taken = holder.taken.max(number + 1);
+        self.pass_lost(origin);
+        self.holder(origin).taken - 1
+    }
+
+    /// Passes over lost messages whose turn it is, or that would be taken next.
+    pub(crate) fn pass_lost(&mut self, origin: NodeId) {
+        if self.lost.is_empty() {
+            return;
+        }
+        let Holder { next, taken, .. } = *self.holder(origin);
+        let (next, taken) = (self.behind_lost(origin, next), self.behind_lost(origin, taken));
+        let holder = self.holder(origin);
+        (holder.next, holder.taken) = (next, taken);
+        self.lost.retain(|(node, _, last)| *node != origin || *last >= taken);
+    }
+
+    /// Returns the number, or that of the first message behind it which was not lost.
+    fn behind_lost(&self, origin: NodeId, number: u64) -> u64 {
+        let covers =
+            |(node, first, last): &&(NodeId, u64, u64)| *node == origin && (*first..=*last).contains(&number);
+        self.lost.iter().find(covers).map_or(number, |(_, _, last)| self.behind_lost(origin, last + 1))
     }
 
     /// Returns true if the earlier messages of the request's origin have come.

@@ -369,7 +369,7 @@ impl Engine {
             Packet::Claim { once, holder } => self.take_claim(from, once, holder),
             Packet::Claimed { once } => self.claim_heard(once),
             Packet::UnpinOnce { once } => self.unpin_once(from, once),
-            Packet::Skip { port, through } => self.skip(from, port, through),
+            Packet::Skip { port, first, last } => return self.skip(from, port, first, last),
             Packet::Relayed { port, number, at, moves } => self.relayed(port, number, at, moves),
             Packet::Told { node } => self.others_told(from, node),
             Packet::Circle { port, path, again } => self.search_circle(port, path, again),

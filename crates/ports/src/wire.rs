@@ -23,6 +23,8 @@ const SHORT_PACKET_BYTES: usize = 160;
 pub const ITEMS_MAX: usize = 1024;
 /// The maximum number of ports that a search for circles passes.
 pub const JOURNEYS_MAX: usize = 4096;
+/// The maximum number of runs of lost messages that are noted of a port.
+pub const LOST_MAX: usize = 1024;
 /// The maximum number of bytes of a sender's releases of shared memory.
 pub const RELEASED_BYTES_MAX: usize = 1 << 20;
 
@@ -168,6 +170,8 @@ pub struct BodyOnWire {
     pub moves: u64,
     /// The nodes that have, or had, send rights, in ascending order.
     pub holders: Vec<HolderOnWire>,
+    /// Messages that were lost with nodes, and are not waited for: origin, first and last number.
+    pub lost: Vec<(NodeId, u64, u64)>,
     /// Send-once rights that are out: number, hop and node, ascending.
     pub onces: Vec<(u64, u32, NodeId)>,
     /// Nodes where the receive right has been, in ascending order.
@@ -374,13 +378,14 @@ pub enum Packet<'a> {
         /// The right.
         once: Once,
     },
-    /// To the port's node: the sender's messages through this number that have not come were lost with a
-    /// node.
+    /// To the port's node: these messages of the sender were lost with a node.
     Skip {
         /// The port.
         port: PortId,
-        /// The last of them.
-        through: u64,
+        /// The number of the first of them.
+        first: u64,
+        /// The number of the last of them.
+        last: u64,
     },
     /// To the origin of a message: the message was relayed to that node.
     Relayed {

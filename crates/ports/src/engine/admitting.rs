@@ -10,7 +10,7 @@ use crate::body::{HeldRight, Owed, Parcel, Parked, Source};
 use crate::error::PeerError;
 use crate::id::PortId;
 use crate::known::Place;
-use crate::wire::{FlowKey, Head, Load, Packet, RightOnWire};
+use crate::wire::{FlowKey, Head, LOST_MAX, Load, Packet, RightOnWire};
 
 use super::Engine;
 
@@ -439,28 +439,34 @@ impl Engine {
         }
     }
 
-    /// Skips the messages of a node through `through` that were lost and have not come.
-    pub(super) fn skip(&mut self, from: NodeId, port: PortId, through: u64) {
+    /// Handles that messages of a node were lost with another one. They are not waited for.
+    pub(super) fn skip(
+        &mut self,
+        from: NodeId,
+        port: PortId,
+        first: u64,
+        last: u64,
+    ) -> Result<(), PeerError> {
         let Some(known) = self.known.get_mut(&port) else {
             self.send(from, Packet::Dead { port });
-            return;
+            return Ok(());
         };
         match &mut known.place {
             Place::Here(body) => {
-                let holder = body.holder(from);
-                holder.next = holder.next.max(through + 1);
-                let first = body.queue.iter().find_map(|queued| match queued.source {
-                    Source::Flow(origin, sequence) if origin == from => Some(sequence),
-                    Source::Flow(..) | Source::Local | Source::Once => None,
-                });
-                let lost = first.unwrap_or(through + 1);
-                if lost > 0 {
-                    self.accept(from, port, lost - 1, true);
+                if body.lost.len() >= LOST_MAX {
+                    return Err(unexpected(from, "fewer messages that were lost"));
+                }
+                body.lost.insert((from, first, last));
+                body.pass_lost(from);
+                let taken = body.holder(from).taken;
+                if taken > 0 {
+                    self.accept(from, port, taken - 1, true);
                 }
                 self.todo.rooms.insert(port);
             }
             Place::Leaving { asking, .. } => _ = asking.insert(from),
             Place::At(_) => self.tell_place(port, from),
         }
+        Ok(())
     }
 }

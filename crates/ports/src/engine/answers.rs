@@ -29,7 +29,8 @@ impl Engine {
             return;
         }
         let Some((at, item)) = self.find(from, key, number) else { return };
-        item.stage = Stage::Queued(item.note_queued(from, moves));
+        let last = item.note_queued(from, moves);
+        item.stage = Stage::Queued(last);
         self.close_item(key, at);
         if let FlowKey::Relay(port, origin) = key
             && origin != from
@@ -38,7 +39,7 @@ impl Engine {
         }
         if !matches!(key, FlowKey::Own(_)) {
             self.drop_item(key, at);
-        } else if !self.deaths.dead.is_empty() {
+        } else if self.deaths.dead.contains(&last) {
             self.skip_lost(key.port());
         }
         self.todo.flows.insert(key);

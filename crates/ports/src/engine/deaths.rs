@@ -14,7 +14,7 @@ use hiroba_base::NodeId;
 
 use crate::body::Source;
 use crate::id::{Once, PortId};
-use crate::known::{Known, Orphan, Place, Stage};
+use crate::known::{Item, Known, Orphan, Place, Stage};
 use crate::wire::{FlowKey, Packet};
 
 use super::Engine;
@@ -94,7 +94,8 @@ impl Engine {
         let flows =
             self.relays(port).flat_map(|(origin, flow)| flow.items.iter().map(move |item| (origin, item)));
         let relayed = flows.map(|(origin, item)| {
-            let (at, moves) = if is_at(item.stage, node) { (node, moves + 1) } else { (me, moves) };
+            let has_gone = is_at(item.stage, node) && !self.is_only_requested(item);
+            let (at, moves) = if has_gone { (node, moves + 1) } else { (me, moves) };
             (origin, item.number, at, moves)
         });
         let reports: Vec<_> = queued.chain(relayed).collect();
@@ -248,7 +249,7 @@ impl Engine {
                 at += 1;
                 continue;
             }
-            if self.is_only_requested(key, at) {
+            if self.is_only_requested(item) {
                 self.item_at(key, at).stage = Stage::Unsent;
                 self.todo.flows.insert(key);
                 at += 1;
@@ -278,8 +279,7 @@ impl Engine {
     }
 
     /// Returns true if a message is long and nothing of it has been sent.
-    fn is_only_requested(&self, key: FlowKey, at: usize) -> bool {
-        let Some(item) = self.flows.get(&key).and_then(|flow| flow.items.get(at)) else { return false };
+    fn is_only_requested(&self, item: &Item) -> bool {
         match item.stage {
             Stage::Requested(_) => item.parcel.as_ref().is_some_and(|parcel| self.is_long(parcel)),
             Stage::Permitted { begun, .. } => !begun,
@@ -300,16 +300,20 @@ impl Engine {
         }
     }
 
-    /// Informs the port's node which of this node's messages can no longer come. Messages that can still come
-    /// are not skipped with those after them: their turn comes when they are in the queue.
+    /// Informs the port's node which of this node's messages can no longer come.
     pub(super) fn skip_lost(&mut self, port: PortId) {
         let Some(to) = self.place_of(port) else { return };
         let items = self.flows.get(&FlowKey::Own(port)).into_iter().flat_map(|flow| &flow.items);
         let is_lost = |stage: Stage| matches!(stage, Stage::Queued(at) if self.deaths.dead.contains(&at));
-        let gone = items.take_while(|item| matches!(item.stage, Stage::Queued(_)));
-        let through = gone.filter(|item| is_lost(item.stage)).map(|item| item.number).max();
-        if let Some(through) = through {
-            self.send(to, Packet::Skip { port, through });
+        let mut lost: Vec<(u64, u64)> = Vec::new();
+        for item in items.filter(|item| is_lost(item.stage)) {
+            match lost.last_mut() {
+                Some((_, last)) if *last + 1 == item.number => *last = item.number,
+                _ => lost.push((item.number, item.number)),
+            }
+        }
+        for (first, last) in lost {
+            self.send(to, Packet::Skip { port, first, last });
         }
     }
 

@@ -67,6 +67,7 @@ impl Engine {
             self.relay(port, queued.source, queued.parcel);
         }
         let holders = self.holders_that_leave(port, &mut body, first);
+        let lost = body.lost.iter().copied().collect();
         let onces = body.onces.iter().map(|(serial, (node, hop))| (*serial, *hop, *node)).collect();
         let mut leave = |once: Once| {
             let (right, way) = self.send_once_off(once, to)?;
@@ -88,6 +89,7 @@ impl Engine {
             journey,
             moves,
             holders,
+            lost,
             onces,
             former,
             no_senders,
@@ -197,6 +199,7 @@ impl Engine {
             let HolderOnWire { node, holds, version, seen, grants, next, taken } = holder;
             body.holders.insert(node, Holder { holds, version, seen, grants, next, taken });
         }
+        body.lost = wire.lost.into_iter().collect();
         let own = body.holder(me);
         (own.holds, own.seen) = (false, own.grants);
         own.version = own.version.max(known.report.version);

@@ -120,10 +120,8 @@ impl Engine {
     /// Reports to the sender that its message is off the queue (section 5.4), and uses the room.
     pub(super) fn taken(&mut self, port: PortId, source: Source) {
         if let Source::Flow(origin, sequence) = source {
-            if let Some(body) = self.body(port) {
-                body.holder(origin).taken = sequence + 1;
-            }
-            self.accept(origin, port, sequence, false);
+            let through = self.body(port).map_or(sequence, |body| body.count_taken(origin, sequence));
+            self.accept(origin, port, through, false);
         }
         self.todo.rooms.insert(port);
         self.todo.holdings.insert(port);

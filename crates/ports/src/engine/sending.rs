@@ -290,9 +290,6 @@ impl Engine {
             }
             self.enqueue(port, asked.source(), parcel, 0);
             self.todo.rooms.insert(port);
-            if matches!(key, FlowKey::Own(_)) && !self.deaths.dead.is_empty() {
-                self.skip_lost(port);
-            }
         }
     }
 

@@ -6,7 +6,7 @@ use hiroba_wire::WireError;
 use crate::id::{Once, PortId};
 
 use super::{
-    BodyOnWire, Envelope, FlowKey, Head, ITEMS_MAX, JOURNEYS_MAX, Load, OnceOnWire, Packet,
+    BodyOnWire, Envelope, FlowKey, Head, ITEMS_MAX, JOURNEYS_MAX, LOST_MAX, Load, OnceOnWire, Packet,
     RELEASED_BYTES_MAX, RightOnWire, WORDS_MAX, Word,
 };
 
@@ -81,9 +81,13 @@ impl Bounds {
             Packet::Dead { port } | Packet::Reported { port, .. } | Packet::Unpin { port } => {
                 self.port(*port)
             }
-            Packet::Taken { port, moves: through } | Packet::Skip { port, through } => {
+            Packet::Taken { port, moves } => {
                 self.port(*port)?;
-                self.number(*through)
+                self.number(*moves)
+            }
+            Packet::Skip { port, first, last } => {
+                self.port(*port)?;
+                self.lost(*first, *last)
             }
             Packet::Relayed { port, number, at, moves } => {
                 self.port(*port)?;
@@ -130,6 +134,11 @@ impl Bounds {
             self.node(origin)?;
         }
         self.number(number)
+    }
+
+    fn lost(&self, first: u64, last: u64) -> Result<(), WireError> {
+        self.number(last)?;
+        within("first lost message", "at most the last one", first, first <= last)
     }
 
     fn once(&self, once: Once) -> Result<(), WireError> {
@@ -189,6 +198,12 @@ impl Bounds {
         }
         let ascending = body.holders.is_sorted_by(|one, other| one.node < other.node);
         within("holders", "in ascending order", body.holders.len() as u64, ascending)?;
+        let lost = body.lost.len();
+        within("lost messages", "at most 1024", lost as u64, lost <= LOST_MAX)?;
+        for (origin, first, last) in &body.lost {
+            self.node(*origin)?;
+            self.lost(*first, *last)?;
+        }
         body.former.iter().try_for_each(|node| self.node(*node))?;
         for (serial, hop, node) in &body.onces {
             self.once(Once { port: body.port, serial: *serial, hop: *hop })?;

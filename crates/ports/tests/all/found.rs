@@ -834,6 +834,7 @@ fn a_port_that_watches_another_one_can_leave() {
     ];
     runs_with(2, 2, 1_154_554_667_610_300_465, &ops);
 }
+
 /// The dead node had relayed a message, and not told its origin. The message then waited at a living node for
 /// the port, which had moved on. Its origin took it for lost, so a later one came first.
 #[test]
@@ -937,4 +938,64 @@ fn a_message_that_has_come_back_to_its_origin_is_not_lost_with_the_dead_node() {
         Op::Deliver { packets: 88 },
     ];
     runs_with(2, 3, 2_198_336_268_026_407_835, &ops);
+}
+
+/// A message of node 3 was lost with node 0. The next node of the port passed over it. It then relayed the
+/// messages before and behind it to the port's third node, which waited for the lost one.
+pub fn a_loss_between_relayed_messages() -> Vec<Op> {
+    vec![
+        Op::GiveUp { node: 235, name: 22, whole: false },
+        Op::Deliver { packets: 3 },
+        Op::Receive { node: 0, from: 0, waits: true },
+        Op::Send { node: 69, to: 254, rights: vec![], size: 0, waits: 4 },
+        Op::GiveUp { node: 145, name: 34, whole: false },
+        Op::Deliver { packets: 32 },
+        Op::Receive { node: 19, from: 0, waits: true },
+        Op::GiveUp { node: 233, name: 14, whole: false },
+        Op::Allocate { node: 132 },
+        Op::Deliver { packets: 6 },
+        Op::Receive { node: 0, from: 0, waits: false },
+        Op::Send { node: 194, to: 199, rights: vec![(134, 0)], size: 0, waits: 32 },
+        Op::Send { node: 113, to: 92, rights: vec![(19, 30), (59, 30), (249, 115)], size: 111, waits: 104 },
+        Op::Receive { node: 74, from: 0, waits: true },
+        Op::Receive { node: 136, from: 0, waits: true },
+        Op::GiveUp { node: 179, name: 213, whole: false },
+        Op::DeadName { node: 22, name: 59, notify: 0 },
+        Op::Deliver { packets: 2 },
+        Op::Deliver { packets: 71 },
+        Op::Allocate { node: 200 },
+        Op::Deliver { packets: 1 },
+        Op::Deliver { packets: 1 },
+        Op::Send { node: 215, to: 20, rights: vec![(12, 173)], size: 68, waits: 36 },
+        Op::Send { node: 4, to: 43, rights: vec![], size: 0, waits: 0 },
+        Op::Allocate { node: 64 },
+        Op::Send { node: 55, to: 0, rights: vec![], size: 0, waits: 8 },
+        Op::Allocate { node: 132 },
+        Op::Send { node: 2, to: 83, rights: vec![], size: 0, waits: 0 },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::Allocate { node: 7 },
+        Op::Receive { node: 0, from: 0, waits: false },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::Allocate { node: 96 },
+        Op::Deliver { packets: 124 },
+        Op::Send { node: 27, to: 215, rights: vec![], size: 0, waits: 0 },
+        Op::Deliver { packets: 11 },
+        Op::Deliver { packets: 108 },
+        Op::Kill { node: 170 },
+        Op::Send { node: 126, to: 10, rights: vec![(0, 1), (36, 43)], size: 0, waits: 88 },
+        Op::Send { node: 153, to: 93, rights: vec![], size: 60, waits: 40 },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::Send { node: 71, to: 64, rights: vec![(193, 146)], size: 0, waits: 0 },
+        Op::Allocate { node: 0 },
+        Op::Send { node: 128, to: 45, rights: vec![], size: 78, waits: 0 },
+        Op::Allocate { node: 0 },
+    ]
+}
+
+/// The seed of that program.
+pub const LOSS_SEED: u64 = 11_201_458_597_020_777_134;
+
+#[test]
+fn a_port_that_moves_on_does_not_wait_for_what_was_lost_before() {
+    runs_with(2, 5, LOSS_SEED, &a_loss_between_relayed_messages());
 }

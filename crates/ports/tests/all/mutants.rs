@@ -10,6 +10,7 @@ use hiroba_ports::{Call, Config, Disposition, Message, Outcome, Patience, notifi
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
+use crate::found::{LOSS_SEED, a_loss_between_relayed_messages};
 use crate::random::{ops, run, tight};
 use crate::simulator::{Cluster, Mutation, bytes_message, send};
 
@@ -312,4 +313,13 @@ fn what_was_lost_with_a_node_is_not_waited_for() {
     assert!(of(|_, _| Fate::Sent).count() > 100, "the port survives often enough");
     let skips_are_lost: Wrong = |packet, _| lost_if(matches!(packet, Packet::Skip { .. }));
     assert!(of(skips_are_lost).any(|comes| !comes), "lost word of what was lost is not noticed");
+}
+
+/// Random programs need this knowledge too rarely, so one that does is kept.
+#[test]
+fn a_port_takes_along_what_was_lost() {
+    let ops = a_loss_between_relayed_messages();
+    let forgets: Wrong = |packet, _| on_bodies(packet, |body| body.lost.clear());
+    let wrong = run(5, tight(2), LOSS_SEED, &ops, Box::new(Mutant(forgets)));
+    assert!(wrong.is_err(), "a port that forgets what was lost is not noticed");
 }
