@@ -357,7 +357,7 @@ impl Engine {
             Packet::Permit { flow, number } => self.permitted(from, flow, number),
             Packet::More { flow, number, through } => self.more(from, flow, number, through),
             Packet::Denied { flow, number } => self.denied(from, flow, number),
-            Packet::Moved { port, to, moves } => self.port_moved(port, to, moves),
+            Packet::Moved { port, to, moves } => self.port_moved(from, port, to, moves),
             Packet::Relocated { port, to, moves } => self.port_relocated(port, to, moves),
             Packet::Dead { port } => self.port_died(from, port),
             Packet::Taken { port, moves } => self.port_taken(from, port, moves),

@@ -281,7 +281,7 @@ impl Engine {
 
     /// Handles an answer that a port is elsewhere. Two nodes that the port has left one after the other may
     /// each believe it to be at the other, so the answer counts only if it tells of a later move.
-    pub(super) fn port_moved(&mut self, port: PortId, to: NodeId, moves: u64) {
+    pub(super) fn port_moved(&mut self, from: NodeId, port: PortId, to: NodeId, moves: u64) {
         let Some(known) = self.known.get(&port) else { return };
         match known.place {
             Place::At(_) if moves > known.place_moves && to != self.me => self.set_place(port, to, moves),
@@ -289,7 +289,9 @@ impl Engine {
             Place::At(at) if moves == known.place_moves && to == at => self.resume(port),
             // The port has come here meanwhile, and that node does not know of the requests sent there.
             Place::Here(_) => self.resume(port),
-            Place::At(_) => self.ask_birth(port),
+            // The node where the port was made would have answered that the port is dead.
+            Place::At(_) if from != port.birth => self.ask_birth(port),
+            Place::At(_) => {}
             Place::Leaving { .. } => {}
         }
     }

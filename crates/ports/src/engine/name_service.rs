@@ -89,7 +89,9 @@ impl Engine {
             service::LOOK_UP | service::LOOK_UP_WAITING if good => {
                 let found = self.look_up(&mut services, &name);
                 match (found, reply) {
-                    (None, Some(reply)) if parcel.id == service::LOOK_UP_WAITING => {
+                    (None, Some(reply @ (HeldRight::Once(_) | HeldRight::Send(_))))
+                        if parcel.id == service::LOOK_UP_WAITING =>
+                    {
                         services.waiting.push((name, reply));
                     }
                     (found, reply) => {
@@ -110,16 +112,28 @@ impl Engine {
         self.todo.parcels.push(parcel);
     }
 
-    /// Returns a copy of the right, or `None` if none is registered, or its port has died.
+    /// Returns a copy of the right, or `None` if none is registered.
     fn look_up(&mut self, services: &mut NameService, name: &[u8]) -> Option<HeldRight> {
         let port = *services.rights.get(name)?;
-        let Some(known) = self.known.get_mut(&port) else {
-            services.rights.remove(name);
-            self.release_send(port);
-            return None;
-        };
-        known.carried += 1;
+        self.known.get_mut(&port)?.carried += 1;
         Some(HeldRight::Send(port))
+    }
+
+    /// Removes the registrations of a port that dies, and the requests to be answered there.
+    pub(super) fn withdraw_dead(&mut self, port: PortId) {
+        let Some(services) = &mut self.services else { return };
+        let before = services.rights.len();
+        services.rights.retain(|_, registered| *registered != port);
+        let mut released = before - services.rights.len();
+        services.waiting.retain(|(_, reply)| match reply {
+            HeldRight::Once(once) => once.port != port,
+            HeldRight::Send(to) => {
+                released += usize::from(*to == port);
+                *to != port
+            }
+            HeldRight::Receive(..) | HeldRight::Dead => true,
+        });
+        (0..released).for_each(|_| self.release_send(port));
     }
 
     fn answer(&mut self, reply: Option<HeldRight>, id: u32, status: u32, right: Option<HeldRight>) {

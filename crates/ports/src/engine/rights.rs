@@ -590,6 +590,7 @@ impl Engine {
         }
         self.fail_receivers(port);
         self.leave_sets(port);
+        self.withdraw_dead(port);
         self.long.hungry.retain(|hungry| *hungry != port);
         if let Some(Known { carried, told, .. }) = self.known.remove(&port) {
             if carried > 0 {

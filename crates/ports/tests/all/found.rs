@@ -999,3 +999,24 @@ pub const LOSS_SEED: u64 = 11_201_458_597_020_777_134;
 fn a_port_that_moves_on_does_not_wait_for_what_was_lost_before() {
     runs_with(2, 5, LOSS_SEED, &a_loss_between_relayed_messages());
 }
+
+/// The port had moved twice. The node where it was made knew the first move alone, and was asked again for
+/// each answer that knew less than the asking node.
+#[test]
+fn two_nodes_do_not_answer_each_other_for_ever() {
+    let ops = [
+        Op::Send { node: 54, to: 84, rights: vec![], size: 0, waits: 4 },
+        Op::Allocate { node: 68 },
+        Op::Slow { from: 213, to: 57 },
+        Op::GiveUp { node: 213, name: 7, whole: false },
+        Op::Send { node: 107, to: 3, rights: vec![(76, 0), (107, 0)], size: 0, waits: 4 },
+        Op::Send { node: 58, to: 87, rights: vec![(238, 146)], size: 0, waits: 0 },
+        Op::Receive { node: 41, from: 0, waits: true },
+        Op::Send { node: 5, to: 72, rights: vec![(70, 191)], size: 1, waits: 0 },
+        Op::GiveUp { node: 15, name: 1, whole: false },
+        Op::Deliver { packets: 0 },
+        Op::Send { node: 239, to: 178, rights: vec![(106, 0)], size: 50, waits: 0 },
+        Op::GiveUp { node: 157, name: 238, whole: false },
+    ];
+    runs_with(4, 5, 389_294_005_500_825_649, &ops);
+}

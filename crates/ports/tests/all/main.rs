@@ -2,6 +2,7 @@
 //! model, planted bugs, and scale.
 
 mod corpus;
+mod directory;
 mod found;
 mod model;
 mod mutants;

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use hiroba_base::NodeId;
 use hiroba_ports::{Disposition, Message, Name, PortId, Received, RightKind, RightToSend, notification};
 
+use crate::directory::Directory;
 use crate::simulator::{Cluster, Losses, bytes_type};
 
 /// The first id of the model's messages; those of notifications are below.
@@ -54,7 +55,9 @@ pub struct Model {
     /// Ports that must turn out to be dead, because a call failed or a right came as a dead name.
     assumed_dead: Vec<(PortId, String)>,
     last: BTreeMap<(NodeId, PortId), u32>,
-    /// The names of the name service, which programs leave alone.
+    /// What the name service may answer.
+    directory: Directory,
+    /// The names of the name service, which programs only send to.
     services: BTreeSet<(NodeId, Name)>,
     /// The ports of all receive rights that have had names.
     received_from: BTreeMap<(NodeId, Name), PortId>,
@@ -71,6 +74,11 @@ pub struct Model {
     circled: BTreeSet<PortId>,
     /// The numbers of messages by send-once rights that have come.
     by_once: BTreeMap<PortId, u64>,
+}
+
+/// Returns the node that alone registers and withdraws a name of the name service.
+pub fn owner_of(name: u8, cluster: &Cluster) -> NodeId {
+    NodeId((usize::from(name) % cluster.engines.len()) as u16)
 }
 
 fn pattern(id: u32, part: usize, bytes: usize) -> Vec<u8> {
@@ -103,6 +111,13 @@ impl Model {
     /// Returns the port that a name has, or had, the receive right of.
     pub fn port_of(&self, node: NodeId, name: Name) -> Option<PortId> {
         self.received_from.get(&(node, name)).copied()
+    }
+
+    /// Returns a node's name of the name service.
+    pub fn service(&self, node: NodeId) -> Name {
+        let from = (node, Name::NULL);
+        let (_, name) = self.services.range(from..).next().expect("all nodes have a right to the service");
+        *name
     }
 
     pub fn names(&self, node: NodeId) -> Vec<(Name, Held)> {
@@ -246,10 +261,56 @@ impl Model {
                     self.tables.insert((node, right.name), held);
                 }
             },
-            (notification::NO_SENDERS | notification::SEND_ONCE, []) => {}
+            (notification::SEND_ONCE, []) => self.directory.unused(to),
+            (notification::NO_SENDERS, []) => {}
             (id, rights) => return Err(format!("notification {id} came with the rights {rights:?}")),
         }
         Ok(())
+    }
+
+    /// Notes that a request to the name service has been sent. Only one node, if `is_owners`, registers and
+    /// withdraws that name.
+    pub fn asked(
+        &mut self,
+        node: NodeId,
+        reply: PortId,
+        name: u8,
+        is_owners: bool,
+        message: &Message,
+    ) -> Result<(), String> {
+        let rights = message.rights.iter().map(|right| self.take(node, *right));
+        let rights = rights.collect::<Result<Vec<_>, _>>()?;
+        let registered = rights.first().map(|(_, port)| *port);
+        self.directory.asked(reply, message.id, name, is_owners, registered);
+        Ok(())
+    }
+
+    /// Notes that a request to the name service has failed because the service is dead.
+    pub fn service_failed(&mut self) {
+        self.assume_dead(PortId::NAME_SERVICE, "its name is dead".to_owned());
+    }
+
+    /// Notes an answer of the name service. `found` is the port of its right.
+    pub fn answered(
+        &mut self,
+        node: NodeId,
+        to: PortId,
+        received: &Received,
+        found: Option<PortId>,
+    ) -> Result<(), String> {
+        *self.by_once.entry(to).or_default() += 1;
+        for port in self.directory.answered(to, received, found)? {
+            self.assume_dead(port, format!("the name service answered {:?}", received.inline));
+        }
+        match (received.rights.first(), found) {
+            (None, _) => Ok(()),
+            (Some(right), Some(port)) => self.right_came(node, RightKind::Send, port, right.name, right.kind),
+            (Some(right), None) => {
+                let held = Held { send: 1, dead: true, ..Held::default() };
+                self.tables.insert((node, right.name), held);
+                Ok(())
+            }
+        }
     }
 
     /// Notes that a send has succeeded.
@@ -521,6 +582,7 @@ impl Model {
             }
         }
         self.compare_onces(cluster, &dead)?;
+        self.directory.compare(&dead, |name| !cluster.dead.contains(&owner_of(name, cluster)))?;
         for (node, audit) in audits {
             let mut actual: Vec<(Name, Held)> = Vec::new();
             for (name, port, receive, send) in audit.rights {

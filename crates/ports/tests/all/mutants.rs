@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use hiroba_base::NodeId;
 use hiroba_ports::wire::{Acceptance, Envelope, FlowKey, Head, Load, OnceOnWire, Packet, RightOnWire, Word};
-use hiroba_ports::{Call, Config, Disposition, Message, Outcome, Patience, notification, right};
+use hiroba_ports::{Call, Config, Disposition, Message, Outcome, Patience, notification, right, service};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
@@ -219,6 +219,15 @@ const MUTANTS: &[(&str, bool, Wrong)] = &[
         }
         Fate::Sent
     }),
+    ("the name service is asked for another name", false, |packet, _| {
+        if let Packet::Request { load: Load::Whole { head, data, .. }, .. } = packet
+            && head.id == service::LOOK_UP
+            && data.starts_with(b"name ")
+        {
+            *data = b"name 0";
+        }
+        Fate::Sent
+    }),
     ("nodes do not tell where ports are that were on a dying node", true, |packet, _| {
         lost_if(matches!(packet, Packet::Relocated { .. }))
     }),
@@ -229,7 +238,7 @@ const MUTANTS: &[(&str, bool, Wrong)] = &[
 ];
 
 /// The number of random programs that a mutant may survive.
-const PROGRAMS: usize = 1500;
+const PROGRAMS: usize = 2500;
 
 fn is_killed(wrong: Wrong, deaths: bool) -> Option<usize> {
     let mut runner = TestRunner::deterministic();

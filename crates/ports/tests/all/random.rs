@@ -3,14 +3,15 @@
 
 use hiroba_base::{NodeId, RngExt};
 use hiroba_ports::{
-    Call, Config, Disposition, Message, Name, Notification, Outcome, Patience, PortError, RightToSend, Ticket,
+    Call, Config, Disposition, Message, Name, Notification, Outcome, Patience, PortError, PortId,
+    RightToSend, Ticket, service,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use std::collections::BTreeMap;
 
-use crate::model::{Held, Model, Shape};
-use crate::simulator::{Cluster, Faithful, Mutation};
+use crate::model::{Held, Model, Shape, owner_of};
+use crate::simulator::{Cluster, Faithful, Mutation, bytes_type};
 
 /// A step of a program. Numbers choose among the existing objects.
 #[derive(Clone, Debug)]
@@ -23,6 +24,7 @@ pub enum Op {
     DeadName { node: u8, name: u8, notify: u8 },
     PortDestroyed { node: u8, port: u8, notify: u8 },
     Limit { node: u8, port: u8, limit: u8 },
+    Ask { node: u8, what: u8, name: u8, port: u8 },
     Slow { from: u8, to: u8 },
     Deliver { packets: u8 },
     Kill { node: u8 },
@@ -44,6 +46,8 @@ pub fn ops(deaths: bool) -> impl Strategy<Value = Vec<Op>> {
         2 => (byte(), byte(), any::<bool>()).prop_map(|(node, name, whole)| Op::GiveUp { node, name, whole }),
         1 => (byte(), byte()).prop_map(|(node, port)| Op::NoSenders { node, port }),
         3 => rare,
+        2 => (byte(), byte(), byte(), byte())
+            .prop_map(|(node, what, name, port)| Op::Ask { node, what, name, port }),
         10 => byte().prop_map(|packets| Op::Deliver { packets }),
         u32::from(deaths) => byte().prop_map(|node| Op::Kill { node }),
     ];
@@ -74,6 +78,8 @@ enum Of {
 
 enum Pending {
     Send(RightToSend, Message),
+    /// A request to the name service: the port for the answer, the name, and whether the node owns that.
+    Ask(PortId, u8, bool, Message),
     Receive,
 }
 
@@ -137,11 +143,7 @@ impl Run {
         match op {
             Op::Allocate { node } => {
                 let Some(node) = self.node(*node) else { return Ok(()) };
-                let name = self.cluster.name(node.0, Call::AllocatePort);
-                self.cluster.completed.pop_back();
-                let port =
-                    self.cluster.engines[node.index()].port_behind(name).ok_or("a port has no identity")?;
-                self.model.allocated(node, name, port)
+                self.allocate(node).map(drop)
             }
             Op::Send { node, to, rights, size, waits } => self.send(*node, *to, rights, *size, *waits),
             Op::Receive { node, from, waits } => {
@@ -166,6 +168,7 @@ impl Run {
                 }
                 self.follow(None)
             }
+            Op::Ask { node, what, name, port } => self.ask(*node, *what, *name, *port),
             Op::NoSenders { node, port } => self.request(*node, *port, *port, Of::NoSenders),
             Op::DeadName { node, name, notify } => self.request(*node, *name, *notify, Of::DeadName),
             Op::PortDestroyed { node, port, notify } => {
@@ -207,6 +210,41 @@ impl Run {
                 Ok(())
             }
         }
+    }
+
+    fn allocate(&mut self, node: NodeId) -> Result<(Name, PortId), String> {
+        let name = self.cluster.name(node.0, Call::AllocatePort);
+        self.cluster.completed.pop_back();
+        let port = self.cluster.engines[node.index()].port_behind(name).ok_or("a port has no identity")?;
+        self.model.allocated(node, name, port)?;
+        Ok((name, port))
+    }
+
+    /// Sends a request to the name service. The answer comes to a new port like any message. Only one node
+    /// registers and withdraws each name.
+    fn ask(&mut self, node: u8, what: u8, name: u8, port: u8) -> Result<(), String> {
+        let Some(node) = self.node(node) else { return Ok(()) };
+        let name = name % 8;
+        let is_owner = owner_of(name, &self.cluster) == node;
+        let right = self.pick(node, port, |held| held.receive || held.send > 0 && !held.dead);
+        let right = right.map(|(name, held)| {
+            let disposition = if held.receive { Disposition::MakeSend } else { Disposition::MoveSend };
+            RightToSend { name, disposition }
+        });
+        let (id, rights) = match (what % 8, right) {
+            (0..=3, Some(right)) if is_owner => (service::REGISTER, vec![right]),
+            (4, _) if is_owner => (service::WITHDRAW, Vec::new()),
+            (5 | 6, _) => (service::LOOK_UP_WAITING, Vec::new()),
+            _ => (service::LOOK_UP, Vec::new()),
+        };
+        let (reply, reply_port) = self.allocate(node)?;
+        let reply = Some(RightToSend { name: reply, disposition: Disposition::MakeSendOnce });
+        let inline = format!("name {name}").into_bytes();
+        let message = Message { id, types: bytes_type(&inline), inline, rights, reply, ..Message::default() };
+        let to = RightToSend { name: self.model.service(node), disposition: Disposition::CopySend };
+        let patience = if what < 128 { Patience::None } else { Patience::Endless };
+        let call = Call::Send { to, message: message.clone(), patience, notify: None };
+        self.call(node, call, Pending::Ask(reply_port, name, is_owner, message))
     }
 
     /// Requests a notification about a name, for a port of the node.
@@ -329,6 +367,11 @@ impl Run {
                         self.model.failed(node, &rights, &error.to_string())?;
                     }
                 }
+                (Pending::Ask(reply, name, is_owners, message), Ok(_)) => {
+                    self.model.asked(node, reply, name, is_owners, &message)?;
+                }
+                (Pending::Ask(..), Err(PortError::DeadDestination)) => self.model.service_failed(),
+                (Pending::Ask(..), Err(_)) => {}
                 (Pending::Receive, Ok(Outcome::Received(received))) => {
                     // The name may be gone: the message came while a send that moved the right was going on.
                     let port = self.model.port_of(node, received.port);
@@ -336,8 +379,12 @@ impl Run {
                         Some(port) if received.id < crate::model::FIRST_ID => {
                             let right = received.rights.first();
                             let engine = &self.cluster.engines[node.index()];
-                            let returned = right.and_then(|right| engine.port_behind(right.name));
-                            self.model.notified(node, port, &received, returned)?;
+                            let behind = right.and_then(|right| engine.port_behind(right.name));
+                            if received.id > service::ANSWER {
+                                self.model.answered(node, port, &received, behind)?;
+                            } else {
+                                self.model.notified(node, port, &received, behind)?;
+                            }
                         }
                         Some(port) => self.model.received(node, port, &received)?,
                         None => return Err("a message came by a name that denotes nothing".to_owned()),
@@ -376,7 +423,7 @@ impl Run {
             while self.cluster.step() {
                 self.follow(None)?;
                 steps += 1;
-                if steps > 200_000 {
+                if steps > 20_000 {
                     return Err("the nodes never come to rest".to_owned());
                 }
             }
