@@ -371,6 +371,7 @@ impl Engine {
             Packet::UnpinOnce { once } => self.unpin_once(from, once),
             Packet::Skip { port, first, last } => return self.skip(from, port, first, last),
             Packet::Relayed { port, number, at, moves } => self.relayed(port, number, at, moves),
+            Packet::Survives { port, origin, number } => return self.survives(from, (port, origin, number)),
             Packet::Told { node } => self.others_told(from, node),
             Packet::Circle { port, path, again } => self.search_circle(port, path, again),
             Packet::Mourned { node } => self.others_mourn(from, node),

@@ -398,6 +398,15 @@ pub enum Packet<'a> {
         /// The number of the port's moves when it came there: later reports have greater numbers.
         moves: u64,
     },
+    /// The sender has a message of a node that has died. Further ones follow, and then `Told`.
+    Survives {
+        /// The port that it is for.
+        port: PortId,
+        /// The dead node.
+        origin: NodeId,
+        /// The message's number.
+        number: u64,
+    },
     /// The sender knows of a node's death, and has reported where ports are that have been on it.
     Told {
         /// The dying node.

@@ -225,29 +225,10 @@ impl Engine {
         self.todo.rooms.insert(parked.flow.port());
     }
 
-    /// Admits the requests that have waited longest and whose turn it is, while there is room.
+    /// Admits the requests that have waited longest and whose turn it is, while there is room and memory.
     pub(super) fn let_in(&mut self, port: PortId) {
         let me = self.me;
-        loop {
-            let free = self.config.memory_bytes - self.long.memory_used;
-            let has_threads = self.has_own_threads(port);
-            let Some(body) = self.body(port) else { return };
-            let has_room = body.has_room();
-            let is_due = |parked: &Parked| {
-                let is_own = has_threads && parked.from == me && matches!(parked.flow, FlowKey::Own(_));
-                let is_promised = body.promised.contains(&(parked.from, parked.flow));
-                let needs_room = parked.origin().is_some();
-                !is_promised && (has_room || !needs_room) && (is_own || body.is_due(parked))
-            };
-            let Some(at) = body.parked.iter().position(is_due) else { break };
-            let parked = body.parked[at];
-            if parked.bytes_to_reserve(me) > free {
-                if !self.long.hungry.contains(&port) {
-                    self.long.hungry.push_back(port);
-                }
-                break;
-            }
-            body.parked.remove(at);
+        while let Some(parked) = self.take_due(port) {
             if let Some(bytes) = parked.bytes {
                 self.permit(parked, bytes);
             } else if parked.from == me
@@ -266,6 +247,38 @@ impl Engine {
             }
         }
         self.tell_accepting(port);
+    }
+
+    /// Takes the first request whose turn it is off the list, if there is room and memory for it. One that
+    /// waits for memory does not hold up those that need none, because one of them may contain the port whose
+    /// queue uses up the memory.
+    fn take_due(&mut self, port: PortId) -> Option<Parked> {
+        let me = self.me;
+        if self.body(port)?.parked.is_empty() {
+            return None;
+        }
+        let free = self.config.memory_bytes - self.long.memory_used;
+        let has_threads = self.has_own_threads(port);
+        let body = self.body(port)?;
+        let has_room = body.has_room();
+        let is_due = |parked: &Parked| {
+            let is_own = has_threads && parked.from == me && matches!(parked.flow, FlowKey::Own(_));
+            let is_promised = body.promised.contains(&(parked.from, parked.flow));
+            let needs_room = parked.origin().is_some();
+            !is_promised && (has_room || !needs_room) && (is_own || body.is_due(parked))
+        };
+        let mut lacks_memory = false;
+        let at = body.parked.iter().position(|parked| {
+            let bytes = parked.bytes_to_reserve(me);
+            let due = is_due(parked);
+            lacks_memory |= due && bytes > free;
+            due && (bytes == 0 || !lacks_memory)
+        });
+        let due = at.and_then(|at| body.parked.remove(at));
+        if lacks_memory && !self.long.hungry.contains(&port) {
+            self.long.hungry.push_back(port);
+        }
+        due
     }
 
     fn has_own_threads(&self, port: PortId) -> bool {

@@ -13,11 +13,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use hiroba_base::NodeId;
 
 use crate::body::Source;
+use crate::error::PeerError;
 use crate::id::{Once, PortId};
 use crate::known::{Item, Known, Orphan, Place, Stage};
 use crate::wire::{FlowKey, Packet};
 
 use super::Engine;
+
+/// The maximum number of messages of dead nodes that a node may report.
+const SURVIVORS_MAX: usize = 1 << 16;
 
 /// Deaths of other nodes.
 #[derive(Debug, Default)]
@@ -28,7 +32,14 @@ pub(crate) struct Deaths {
     /// The nodes of ports that have been on nodes that died, with the ports' numbers of moves when they came
     /// there.
     pub(super) relocated: BTreeMap<PortId, (u64, NodeId)>,
+    /// Messages of dead nodes that a node has: port, origin and number, as it reported with the last death.
+    survivors: BTreeMap<NodeId, BTreeSet<Survivor>>,
+    /// The same, of reports that are not complete.
+    surviving: BTreeMap<NodeId, BTreeSet<Survivor>>,
 }
+
+/// A message of a dead node: its port, origin and number.
+type Survivor = (PortId, NodeId, u64);
 
 /// A death that has not taken effect.
 #[derive(Debug, Default)]
@@ -55,8 +66,67 @@ impl Engine {
         for port in ports {
             self.port_before_death(port, node);
         }
+        let survivors = self.survivors();
+        for (port, origin, number) in &survivors {
+            self.tell_all_nodes(Packet::Survives { port: *port, origin: *origin, number: *number });
+        }
+        self.deaths.survivors.insert(self.me, survivors);
         self.tell_all_nodes(Packet::Told { node });
         self.todo.deaths = true;
+    }
+
+    /// Returns the messages of dead nodes that are in queues here, or that this node relays and that have not
+    /// gone to a dead node.
+    fn survivors(&self) -> BTreeSet<Survivor> {
+        let mut survivors = BTreeSet::new();
+        for (port, known) in &self.known {
+            let queue = known.body().into_iter().flat_map(|body| &body.queue);
+            survivors.extend(queue.filter_map(|queued| match queued.source {
+                Source::Flow(origin, number) => Some((*port, origin, number)),
+                Source::Local | Source::Once => None,
+            }));
+            for (origin, flow) in self.relays(*port) {
+                let is_here = |item: &&Item| {
+                    let at = at_of(item.stage);
+                    self.is_only_requested(item) || at.is_none_or(|at| !self.is_gone(at))
+                };
+                survivors.extend(flow.items.iter().filter(is_here).map(|item| (*port, origin, item.number)));
+            }
+        }
+        survivors.retain(|(_, origin, _)| self.is_gone(*origin));
+        survivors
+    }
+
+    /// Handles that a node has a message of a dead one.
+    pub(super) fn survives(&mut self, from: NodeId, survivor: Survivor) -> Result<(), PeerError> {
+        let surviving = self.deaths.surviving.entry(from).or_default();
+        if surviving.len() >= SURVIVORS_MAX {
+            return Err(PeerError::Unexpected { expected: "fewer messages of dead nodes", from: from.0 });
+        }
+        surviving.insert(survivor);
+        Ok(())
+    }
+
+    /// Passes over the messages of dead nodes that no node has. Their origins cannot say that they were lost.
+    /// Each node has reported those that it had when it learned of the last death.
+    pub(super) fn skip_lost_of_dead(&mut self, port: PortId) {
+        if !self.deaths.dying.is_empty() {
+            return;
+        }
+        for origin in self.deaths.dead.clone() {
+            let reports = self.deaths.survivors.values().flatten();
+            let of_origin = reports.filter(|(of, from, _)| (*of, *from) == (port, origin));
+            let numbers: BTreeSet<u64> = of_origin.map(|(_, _, number)| *number).collect();
+            let Some(body) = self.body(port) else { return };
+            let mut next = body.holders.get(&origin).map_or(0, |holder| holder.next);
+            for number in numbers.range(next..) {
+                if *number > next {
+                    body.lost.insert((origin, next, number - 1));
+                }
+                next = number + 1;
+            }
+            body.pass_lost(origin);
+        }
     }
 
     fn port_before_death(&mut self, port: PortId, node: NodeId) {
@@ -113,6 +183,8 @@ impl Engine {
     }
 
     pub(super) fn others_told(&mut self, from: NodeId, node: NodeId) {
+        let survivors = self.deaths.surviving.remove(&from).unwrap_or_default();
+        self.deaths.survivors.insert(from, survivors);
         if node == self.me || self.deaths.dead.contains(&node) {
             return;
         }
@@ -207,6 +279,8 @@ impl Engine {
             self.todo.parcels.extend(incoming.parcel);
         }
         self.words.forget_node(node);
+        self.deaths.survivors.remove(&node);
+        self.deaths.surviving.remove(&node);
         self.search_circles_anew();
         for key in self.flows.keys().copied().collect::<Vec<_>>() {
             self.lose_items(key, node);
@@ -222,6 +296,7 @@ impl Engine {
                 self.set_place(port, node, moves);
             } else {
                 self.skip_lost(port);
+                self.skip_lost_of_dead(port);
                 self.ask_whether_alive(port);
             }
         }
@@ -392,8 +467,13 @@ impl Engine {
 }
 
 fn is_at(stage: Stage, node: NodeId) -> bool {
+    at_of(stage) == Some(node)
+}
+
+/// Returns the node that a message, or the request for it, has gone to.
+fn at_of(stage: Stage) -> Option<NodeId> {
     match stage {
-        Stage::Unsent => false,
-        Stage::Requested(at) | Stage::Permitted { at, .. } | Stage::Queued(at) => at == node,
+        Stage::Unsent => None,
+        Stage::Requested(at) | Stage::Permitted { at, .. } | Stage::Queued(at) => Some(at),
     }
 }

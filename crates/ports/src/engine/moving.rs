@@ -233,6 +233,7 @@ impl Engine {
         }
         // The former node may have been informed when the port had left it.
         self.skip_lost(port);
+        self.skip_lost_of_dead(port);
         self.resume(port);
         HeldRight::Receive(port, wire.journey)
     }

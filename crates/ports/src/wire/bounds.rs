@@ -95,6 +95,11 @@ impl Bounds {
                 self.number(*number)?;
                 self.node(*at)
             }
+            Packet::Survives { port, origin, number } => {
+                self.port(*port)?;
+                self.node(*origin)?;
+                self.number(*number)
+            }
             Packet::Claim { once, holder } => {
                 self.node(*holder)?;
                 self.once(*once)

@@ -74,6 +74,7 @@ pub fn examples() -> Vec<Vec<u8>> {
         Packet::UnpinOnce { once },
         Packet::Skip { port, first: 2, last: 3 },
         Packet::Relayed { port, number: 0, at: NodeId(2), moves: 1 },
+        Packet::Survives { port, origin: NodeId(2), number: 3 },
         Packet::Told { node: NodeId(0) },
         Packet::Mourned { node: NodeId(0) },
         Packet::Circle { port, path: vec![Journey { port: service, number: 2 }], again: 0 },

@@ -1020,3 +1020,70 @@ fn two_nodes_do_not_answer_each_other_for_ever() {
     ];
     runs_with(4, 5, 389_294_005_500_825_649, &ops);
 }
+
+/// A port's long message waited for memory, which the messages of another port used up. The receive right of
+/// that one was in a message behind it, which needed no memory.
+#[test]
+fn what_needs_no_memory_passes_what_waits_for_it() {
+    let ops = [
+        Op::Send { node: 43, to: 54, rights: vec![(4, 133)], size: 0, waits: 72 },
+        Op::Send { node: 3, to: 74, rights: vec![], size: 0, waits: 204 },
+        Op::Send { node: 110, to: 229, rights: vec![(50, 92), (158, 216)], size: 0, waits: 28 },
+        Op::Send { node: 3, to: 0, rights: vec![(5, 103), (44, 72), (223, 146)], size: 84, waits: 24 },
+        Op::Send { node: 62, to: 110, rights: vec![], size: 231, waits: 72 },
+        Op::Send { node: 71, to: 0, rights: vec![], size: 243, waits: 0 },
+        Op::Deliver { packets: 21 },
+        Op::Deliver { packets: 128 },
+        Op::Send { node: 32, to: 92, rights: vec![(32, 128)], size: 31, waits: 0 },
+        Op::Send { node: 33, to: 135, rights: vec![], size: 219, waits: 0 },
+        Op::Receive { node: 54, from: 0, waits: false },
+        Op::Send { node: 102, to: 3, rights: vec![], size: 0, waits: 52 },
+        Op::Allocate { node: 106 },
+        Op::Send { node: 30, to: 7, rights: vec![(60, 215), (147, 0)], size: 0, waits: 68 },
+        Op::Receive { node: 158, from: 24, waits: false },
+        Op::Allocate { node: 186 },
+        Op::Ask { node: 110, what: 0, name: 0, port: 0 },
+        Op::Allocate { node: 6 },
+        Op::Send { node: 218, to: 73, rights: vec![(29, 134)], size: 0, waits: 0 },
+    ];
+    runs_with(2, 4, 432_207_945_564_609_141, &ops);
+}
+
+/// A message of node 1 was lost when that node died, because the port had come to it. The message behind that
+/// one, which another node relayed, waited for it, and node 1 could not say that it was lost.
+pub fn a_loss_of_a_dead_origin() -> Vec<Op> {
+    vec![
+        Op::Allocate { node: 140 },
+        Op::Send { node: 82, to: 2, rights: vec![(140, 30)], size: 0, waits: 8 },
+        Op::GiveUp { node: 45, name: 64, whole: false },
+        Op::Send { node: 130, to: 2, rights: vec![], size: 50, waits: 168 },
+        Op::Receive { node: 150, from: 0, waits: true },
+        Op::PortDestroyed { node: 144, port: 0, notify: 0 },
+        Op::Deliver { packets: 13 },
+        Op::Send { node: 189, to: 61, rights: vec![(45, 131)], size: 82, waits: 0 },
+        Op::Send { node: 88, to: 2, rights: vec![(2, 0)], size: 60, waits: 68 },
+        Op::Send { node: 109, to: 0, rights: vec![(7, 188)], size: 3, waits: 0 },
+        Op::Send { node: 0, to: 7, rights: vec![], size: 0, waits: 0 },
+        Op::Allocate { node: 0 },
+        Op::GiveUp { node: 0, name: 0, whole: false },
+        Op::Deliver { packets: 248 },
+        Op::Send { node: 20, to: 72, rights: vec![(0, 0)], size: 0, waits: 8 },
+        Op::Deliver { packets: 4 },
+        Op::Allocate { node: 11 },
+        Op::Allocate { node: 0 },
+        Op::Deliver { packets: 116 },
+        Op::Allocate { node: 0 },
+        Op::Allocate { node: 0 },
+        Op::Deliver { packets: 207 },
+        Op::Deliver { packets: 141 },
+        Op::Kill { node: 91 },
+    ]
+}
+
+/// The seed of that program.
+pub const DEAD_ORIGIN_SEED: u64 = 5_352_321_696_315_300_650;
+
+#[test]
+fn messages_that_a_dead_node_lost_itself_are_not_waited_for() {
+    runs_with(4, 3, DEAD_ORIGIN_SEED, &a_loss_of_a_dead_origin());
+}

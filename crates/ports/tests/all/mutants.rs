@@ -10,7 +10,7 @@ use hiroba_ports::{Call, Config, Disposition, Message, Outcome, Patience, notifi
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
-use crate::found::{LOSS_SEED, a_loss_between_relayed_messages};
+use crate::found::{DEAD_ORIGIN_SEED, LOSS_SEED, a_loss_between_relayed_messages, a_loss_of_a_dead_origin};
 use crate::random::{ops, run, tight};
 use crate::simulator::{Cluster, Mutation, bytes_message, send};
 
@@ -324,11 +324,16 @@ fn what_was_lost_with_a_node_is_not_waited_for() {
     assert!(of(skips_are_lost).any(|comes| !comes), "lost word of what was lost is not noticed");
 }
 
-/// Random programs need this knowledge too rarely, so one that does is kept.
+/// Random programs need this knowledge too rarely, so programs that do are kept.
 #[test]
-fn a_port_takes_along_what_was_lost() {
-    let ops = a_loss_between_relayed_messages();
+fn what_was_lost_is_known_to_later_nodes_of_a_port_and_for_dead_origins() {
+    let fails = |nodes, requests_max, seed, ops: &[_], wrong| {
+        run(nodes, tight(requests_max), seed, ops, Box::new(Mutant(wrong))).is_err()
+    };
     let forgets: Wrong = |packet, _| on_bodies(packet, |body| body.lost.clear());
-    let wrong = run(5, tight(2), LOSS_SEED, &ops, Box::new(Mutant(forgets)));
-    assert!(wrong.is_err(), "a port that forgets what was lost is not noticed");
+    let wrong = fails(5, 2, LOSS_SEED, &a_loss_between_relayed_messages(), forgets);
+    assert!(wrong, "a port that forgets what was lost is not noticed");
+    let silent: Wrong = |packet, _| lost_if(matches!(packet, Packet::Survives { .. }));
+    let wrong = fails(3, 4, DEAD_ORIGIN_SEED, &a_loss_of_a_dead_origin(), silent);
+    assert!(wrong, "a node that does not say which messages survive is not noticed");
 }
