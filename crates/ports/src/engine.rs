@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hiroba_base::{Instant, NodeId};
 
+use crate::agenda::Agenda;
 use crate::body::{Body, Parcel};
 use crate::effect::{Call, Effect, Outcome, Tail};
 use crate::error::{PeerError, PortError};
@@ -113,17 +114,17 @@ pub struct Engine {
 #[derive(Debug, Default)]
 struct Todo {
     /// Ports to which this node, or any other, may have no send rights left.
-    holdings: BTreeSet<PortId>,
+    holdings: Agenda<PortId>,
     /// Flows that may be able to send.
-    flows: BTreeSet<FlowKey>,
+    flows: Agenda<FlowKey>,
     /// Ports that may be able to admit requests.
-    rooms: BTreeSet<PortId>,
+    rooms: Agenda<PortId>,
     /// Messages that cannot be received any more.
     parcels: Vec<Parcel>,
     /// Ports whose receive right is gone.
     receives: Vec<PortId>,
     /// Ports whose receive rights may close a circle.
-    circles: BTreeSet<PortId>,
+    circles: Agenda<PortId>,
     /// True if memory has become free.
     memory: bool,
     /// True if node 0's name service has messages.

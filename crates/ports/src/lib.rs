@@ -31,6 +31,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agenda;
 mod audit;
 mod body;
 mod effect;

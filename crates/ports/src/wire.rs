@@ -446,7 +446,7 @@ impl<'a> Envelope<'a> {
     }
 
     fn encode_into(&self, room: Vec<u8>) -> Vec<u8> {
-        postcard::to_extend(self, room).expect("packets hold nothing that cannot be encoded")
+        encoded(self, room)
     }
 
     /// Returns its bytes without the data at its end, which it does not contain yet. Leaves room for the
@@ -465,7 +465,7 @@ impl<'a> Envelope<'a> {
         let mut encoded = self.encode_into(Vec::with_capacity(SHORT_PACKET_BYTES + room_bytes));
         // Data are encoded as their length, followed by their bytes.
         assert_eq!(encoded.pop(), Some(0), "the length of no data");
-        postcard::to_extend(&bytes, encoded).expect("a number can be encoded")
+        self::encoded(&bytes, encoded)
     }
 
     /// Decodes and checks bytes from another node of a job of `nodes`. Refuses bytes after the packet.
@@ -481,5 +481,36 @@ impl<'a> Envelope<'a> {
         let limits = Bounds { nodes };
         limits.envelope(&envelope)?;
         Ok(envelope)
+    }
+}
+
+/// Appends the bytes of a value.
+fn encoded(value: &impl Serialize, room: Vec<u8>) -> Vec<u8> {
+    let done = postcard::serialize_with_flavor(value, Appending(room));
+    done.expect("packets hold nothing that cannot be encoded")
+}
+
+/// Appends bytes in one piece where postcard's own flavour for collections appends each by itself.
+struct Appending(Vec<u8>);
+
+impl postcard::ser_flavors::Flavor for Appending {
+    type Output = Vec<u8>;
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        // Most numbers have one byte.
+        match bytes {
+            [byte] => self.0.push(*byte),
+            _ => self.0.extend_from_slice(bytes),
+        }
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<Vec<u8>> {
+        Ok(self.0)
     }
 }

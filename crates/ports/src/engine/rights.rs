@@ -70,6 +70,11 @@ impl Engine {
     /// Takes a right out of the caller's names; the engine holds it from now on.
     pub(super) fn take_right(&mut self, right: RightToSend) -> Result<HeldRight, PortError> {
         self.check_rights(core::iter::once(right))?;
+        self.take_checked(right)
+    }
+
+    /// Takes a right that the caller has.
+    pub(super) fn take_checked(&mut self, right: RightToSend) -> Result<HeldRight, PortError> {
         let entry = self.names.get_mut(right.name)?;
         match entry {
             Entry::Port { port, send, receive, .. } => {
@@ -422,7 +427,10 @@ impl Engine {
 
     /// Returns true if this node has send rights to the port, or is responsible for some.
     pub(crate) fn holds(&self, port: PortId) -> bool {
-        let Some(known) = self.known.get(&port) else { return false };
+        self.known.get(&port).is_some_and(|known| self.holds_known(port, known))
+    }
+
+    fn holds_known(&self, port: PortId, known: &Known) -> bool {
         // Messages that still come for a port that has left are relayed.
         let relays =
             || known.body().is_none() && self.long.incoming.keys().any(|(_, flow, _)| flow.port() == port);
@@ -432,16 +440,25 @@ impl Engine {
     /// Reports changes to the port's node, and frees the pins of nodes that wait until this node is
     /// registered. On the port's node: checks for senders.
     pub(super) fn look_at_holdings(&mut self, port: PortId) {
-        let holds = self.holds(port);
-        let Some(known) = self.known.get_mut(&port) else { return };
+        let Some(known) = self.known.get(&port) else { return };
         let Place::At(at) = known.place else {
-            if known.body().is_some() {
-                self.free_pins(port);
-                self.look_for_senders(port);
+            if let Some(body) = known.body() {
+                let awaits_no_senders = body.no_senders.is_some();
+                if !known.unpins.is_empty() {
+                    self.free_pins(port);
+                }
+                if awaits_no_senders {
+                    self.look_for_senders(port);
+                }
             }
             return;
         };
+        let holds = self.holds_known(port, known);
         let report = known.report;
+        if known.unpins.is_empty() && holds == (report.holds || known.seen > report.seen) {
+            return;
+        }
+        let known = self.known.get_mut(&port).expect("it was found");
         let is_listed = report.holds || known.seen > report.seen;
         let is_heard = report.acknowledged == report.version;
         // A node that has never reported does so even if its right is gone again: it must be told of the

@@ -87,7 +87,7 @@ impl Engine {
     /// Sends a message that was checked.
     pub(super) fn send_now(&mut self, to: RightToSend, message: Message) {
         let has_reply = message.reply.is_some();
-        let take = |engine: &mut Engine, right| engine.take_right(right).expect("the message was checked");
+        let take = |engine: &mut Engine, right| engine.take_checked(right).expect("the message was checked");
         // In the order in which they were checked: the header's rights before those of the body.
         let destination = take(self, to);
         let wanted = message.reply.iter().chain(&message.rights);
@@ -211,6 +211,11 @@ impl Engine {
     /// Sends all messages of a flow that may be sent now: requests of small messages one after another, a
     /// long one by itself.
     pub(super) fn pump(&mut self, key: FlowKey) {
+        let Some(flow) = self.flows.get(&key) else { return };
+        let is_quiet = flow.blocked.is_empty() && flow.notify.is_none();
+        if is_quiet && flow.items.iter().all(|item| matches!(item.stage, Stage::Queued(_))) {
+            return self.drop_unused_flow(key);
+        }
         let Some(to) = self.place_of(key.port()) else { return };
         let is_leaving = matches!(self.known[&key.port()].place, Place::Leaving { .. });
         // Messages that a former node of the port has permitted go there in any case.
@@ -424,9 +429,13 @@ impl Engine {
             }
         }
         self.tell_accepting(port);
+        self.drop_unused_flow(key);
+    }
+
+    /// Removes a flow that was never used. The numbers of others continue while the port is elsewhere.
+    fn drop_unused_flow(&mut self, key: FlowKey) {
         let Some(flow) = self.flows.get(&key) else { return };
         let is_idle = flow.items.is_empty() && flow.blocked.is_empty() && flow.notify.is_none();
-        // The numbers continue while the port is elsewhere.
         if is_idle && flow.next_number == 0 {
             self.flows.remove(&key);
         }
@@ -479,11 +488,14 @@ impl Engine {
 
     /// Informs the program that requested it that the port accepts messages again.
     pub(super) fn tell_accepting(&mut self, port: PortId) {
-        if self.must_wait(Destination::Port(port)) {
+        let is_asked = |flow: &Flow| flow.notify.is_some();
+        if !self.flows.get(&FlowKey::Own(port)).is_some_and(is_asked)
+            || self.must_wait(Destination::Port(port))
+        {
             return;
         }
-        let Some(flow) = self.flows.get_mut(&FlowKey::Own(port)) else { return };
-        if let Some((name, once)) = flow.notify.take() {
+        let flow = self.flows.get_mut(&FlowKey::Own(port));
+        if let Some((name, once)) = flow.and_then(|flow| flow.notify.take()) {
             self.notify_accepted(name, once);
         }
     }
