@@ -306,27 +306,30 @@ impl Engine {
         self.send_encoded(to, packet, Some(tail), false, |envelope| envelope.encode_before_data(bytes, 0));
     }
 
-    fn send_encoded(
+    /// Sends a packet as `encode` encodes it. Returns the packet.
+    fn send_encoded<'a>(
         &mut self,
         to: NodeId,
-        packet: Packet<'_>,
+        packet: Packet<'a>,
         tail: Option<Tail>,
         owes: bool,
-        encode: impl FnOnce(&Envelope<'_>) -> Vec<u8>,
-    ) {
+        encode: impl FnOnce(&Envelope<'a>) -> Vec<u8>,
+    ) -> Packet<'a> {
         if self.is_gone(to) {
-            return;
+            return packet;
         }
         let word = self.words.take(to);
         let envelope = Envelope { word, packet };
         let mut bytes = encode(&envelope);
-        self.words.give_back(to, envelope.word);
+        let Envelope { word, packet } = envelope;
+        self.words.give_back(to, word);
         if to == self.me {
             tail.iter().for_each(|tail| bytes.extend_from_slice(tail.bytes()));
             self.to_self.push_back(bytes);
         } else {
             self.effects.push_back(Effect::Send { to, bytes, tail, owes });
         }
+        packet
     }
 
     fn take_envelope(&mut self, from: NodeId, bytes: &[u8]) -> Result<(), PeerError> {

@@ -309,21 +309,24 @@ impl Engine {
         let (hop, item) = (flow.hop, &mut flow.items[at]);
         let number = item.number;
         item.stage = Stage::Requested(to);
-        let parcel = item.parcel.take().expect("a message that was not sent is here");
+        let mut parcel = item.parcel.take().expect("a message that was not sent is here");
         if self.is_long(&parcel) {
             let load = Load::Bytes(parcel.data_bytes());
             self.send(to, Packet::Request { flow: key, number, hop, load });
         } else {
-            let (head, ways) = self.head_of(&parcel, to);
+            let (head, ways) = self.head_of(&mut parcel, to);
             let load = Load::Whole { head, released: &parcel.released, data: &[] };
             let request = Packet::Request { flow: key, number, hop, load };
             let bytes = parcel.data_bytes() as usize;
-            self.send_encoded(to, request, None, parcel.owes(to), |envelope| {
+            let sent = self.send_encoded(to, request, None, parcel.owes(to), |envelope| {
                 let mut encoded = envelope.encode_before_data(bytes, bytes);
                 encoded.extend_from_slice(&parcel.inline);
                 parcel.regions.iter().for_each(|region| encoded.extend_from_slice(region));
                 encoded
             });
+            if let Packet::Request { load: Load::Whole { head, .. }, .. } = sent {
+                parcel.types = head.types;
+            }
             self.item_at(key, at).ways = ways;
         }
         self.item_at(key, at).parcel = Some(parcel);
@@ -333,12 +336,13 @@ impl Engine {
         &mut self.flows.get_mut(&key).expect("the flow is being sent").items[at]
     }
 
-    fn head_of(&mut self, parcel: &Parcel, to: NodeId) -> (Head, Vec<Way>) {
+    /// Makes the head of a message that is sent now, out of the message's own list of types.
+    fn head_of(&mut self, parcel: &mut Parcel, to: NodeId) -> (Head, Vec<Way>) {
         let mut ways = Vec::with_capacity(parcel.rights.len());
         let rights = parcel.rights.iter().map(|right| self.send_right_off(*right, to, &mut ways)).collect();
         let head = Head {
             id: parcel.id,
-            types: parcel.types.clone(),
+            types: core::mem::take(&mut parcel.types),
             inline_bytes: parcel.inline.len() as u32,
             region_bytes: parcel.regions.iter().map(|region| region.len() as u64).collect(),
             has_reply: parcel.has_reply,
@@ -356,13 +360,16 @@ impl Engine {
         let Stage::Permitted { at: to, begun, mut sent, came } = item.stage else { return false };
         let number = item.number;
         if !begun {
-            let parcel = item.parcel.take().expect("a message that is being sent is here");
+            let mut parcel = item.parcel.take().expect("a message that is being sent is here");
             // A port must not be sent to a node that has died.
             let can_go = self.ports_can_leave(&parcel) && !self.is_gone(to);
             if can_go {
-                let (head, ways) = self.head_of(&parcel, to);
+                let (head, ways) = self.head_of(&mut parcel, to);
                 let begin = Packet::Begin { flow: key, number, head, released: &parcel.released };
-                self.send_encoded(to, begin, None, parcel.owes(to), |envelope| envelope.encode());
+                let sent = self.send_encoded(to, begin, None, parcel.owes(to), |envelope| envelope.encode());
+                if let Packet::Begin { head, .. } = sent {
+                    parcel.types = head.types;
+                }
                 self.item_at(key, at).ways = ways;
             }
             self.item_at(key, at).parcel = Some(parcel);
