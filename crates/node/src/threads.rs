@@ -24,14 +24,22 @@ pub(crate) enum Purpose {
 }
 
 /// The answer to a waiting thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// From the engine.
     Engine(Outcome),
     /// From the allocator of another node: a block's length.
     Size(Option<u64>),
-    /// From the engine of ports: the call has ended.
-    Port,
+    /// From the engine of ports.
+    Port(PortAnswer),
+}
+
+/// How a call to the engine of ports has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PortAnswer {
+    pub(crate) result: Result<hiroba_ports::Outcome, hiroba_ports::PortError>,
+    /// The regions of a message that was not taken.
+    pub(crate) regions: Vec<Vec<u8>>,
 }
 
 /// The end of a thread's latest activity, which is not in the file yet.
@@ -343,7 +351,7 @@ mod tests {
         threads.in_call(call, || {
             threads.falls_asleep(waiter);
             assert_eq!(sleeping(), 1);
-            threads.get(waiter).answer(Answer::Port);
+            threads.get(waiter).answer(Answer::Size(None));
             assert_eq!(sleeping(), 0);
         });
     }

@@ -123,7 +123,7 @@ impl Runtime {
         match answer {
             Answer::Engine(outcome) => outcome,
             Answer::Size(_) => self.fatal("expected an answer from the protocol, got one from the allocator"),
-            Answer::Port => self.fatal("expected an answer from the protocol, got one from the ports"),
+            Answer::Port(_) => self.fatal("expected an answer from the protocol, got one from the ports"),
         }
     }
 

@@ -249,7 +249,7 @@ impl Runtime {
             Answer::Size(length) => {
                 length.unwrap_or_else(|| self.not_a_block(call, NotABlock::Unknown { address }))
             }
-            Answer::Engine(_) | Answer::Port => {
+            Answer::Engine(_) | Answer::Port(_) => {
                 self.fatal("expected an answer from the allocator, got another one")
             }
         }

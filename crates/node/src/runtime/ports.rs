@@ -30,7 +30,7 @@ use crate::call_site;
 use crate::runtime::Runtime;
 use crate::runtime::host::Core;
 use crate::signals::SignalsDeferred;
-use crate::threads::{self, Answer, Purpose};
+use crate::threads::{self, Answer, PortAnswer, Purpose};
 use crate::time_class::TimeClass;
 use crate::timers::timespec;
 
@@ -61,9 +61,9 @@ struct Desk {
     next_ticket: Ticket,
     /// Calls that have not ended.
     waiting: FxHashMap<Ticket, Waiter>,
-    /// Calls that have ended and whose threads have not seen it.
+    /// Calls that have ended before their threads began to wait.
     results: FxHashMap<Ticket, Result<Outcome, PortError>>,
-    /// Regions of messages that failing calls did not take.
+    /// Regions of messages that failing calls did not take. Their calls end next.
     returned: FxHashMap<Ticket, Vec<Vec<u8>>>,
     /// Outgoing packets that wait, at most a window of each flow.
     outbox: BTreeMap<NodeId, VecDeque<Packet>>,
@@ -99,7 +99,13 @@ impl Ports {
     }
 
     fn now(&self) -> Instant {
-        Instant::from_nanos(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        self.at(std::time::Instant::now())
+    }
+
+    /// Converts a reading of the clock to the engine's terms.
+    fn at(&self, now: std::time::Instant) -> Instant {
+        let since = now.saturating_duration_since(self.began);
+        Instant::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
@@ -165,11 +171,12 @@ impl Runtime {
         let patience = patience_of(&call);
         let signals = SignalsDeferred::defer();
         let waiter = self.waiter(Purpose::Call);
-        let _inside = (self.trace_other(), self.account.enter(&self.threads, TimeClass::Other));
+        let _traced = self.trace_other();
+        let inside = self.account.enter(&self.threads, TimeClass::Other);
         // A message is mostly sent at once. A receiving thread begins to spin before its message may come.
         let looks_out = matches!(call, Call::Receive { .. } | Call::Rpc { .. }) && patience != Patience::None;
         let mut quiet = looks_out && self.begin_spinning();
-        let begun = self.at_desk(|desk, now| {
+        let begun = self.at_desk_since(inside.since(), |desk, now| {
             let ticket = desk.next_ticket;
             desk.next_ticket += 1;
             legs::end(Leg::Enter);
@@ -178,95 +185,102 @@ impl Runtime {
             if self.carry_out_ports(desk) {
                 self.patience.note_exchange();
             }
-            match desk.results.remove(&ticket) {
-                Some(result) => {
-                    *regions = desk.returned.remove(&ticket).unwrap_or_default();
-                    Ok(result)
-                }
-                None => {
-                    desk.waiting.insert(ticket, waiter);
-                    Err(ticket)
-                }
+            let result = desk.results.remove(&ticket);
+            match result {
+                Some(_) => *regions = desk.returned.remove(&ticket).unwrap_or_default(),
+                None => _ = desk.waiting.insert(ticket, waiter),
             }
+            result
         });
-        let ticket = match begun {
-            Ok(result) => {
-                if looks_out {
-                    self.end_spinning();
-                }
-                return result;
+        if let Some(result) = begun {
+            if looks_out {
+                self.end_spinning();
             }
-            Err(ticket) => ticket,
-        };
+            return result;
+        }
         if !looks_out {
             quiet = self.begin_spinning();
         }
         let wait = || self.wait_for_port(waiter, signals, quiet, patience);
-        if patience == Patience::Endless {
+        let answer = if patience == Patience::Endless {
             // Only such a wait can be endless, so only it is reported.
             let call = threads::Call { name, arguments: [None, None], lock: None, site: call_site::noted() };
-            self.threads.in_call(call, wait);
+            self.threads.in_call(call, wait)
         } else {
-            wait();
-        }
-        let _signals = SignalsDeferred::defer();
-        let mut desk = self.ports.desk();
-        *regions = desk.returned.remove(&ticket).unwrap_or_default();
-        desk.results.remove(&ticket).unwrap_or(Err(PortError::Interrupted))
+            wait()
+        };
+        *regions = answer.regions;
+        answer.result
     }
 
-    fn wait_for_port(&self, waiter: Waiter, signals: SignalsDeferred, quiet: bool, patience: Patience) {
+    fn wait_for_port(
+        &self,
+        waiter: Waiter,
+        signals: SignalsDeferred,
+        quiet: bool,
+        patience: Patience,
+    ) -> PortAnswer {
         let slot = self.threads.get(waiter);
+        let take = || match slot.take()? {
+            Answer::Port(answer) => Some(answer),
+            Answer::Engine(_) | Answer::Size(_) => {
+                self.fatal("expected an answer from the ports, got one from the protocol or the allocator")
+            }
+        };
         let left = || match patience {
             Patience::Until(deadline) => deadline.saturating_since(self.ports.now()),
             Patience::None | Patience::Endless => Duration::MAX,
         };
         let polls = Cell::new(0u32);
         let done = || {
-            if slot.take().is_some() {
+            if let Some(answer) = take() {
                 legs::end(Leg::Wake);
-                return Some(());
+                return Some(answer);
             }
             polls.set(polls.get().wrapping_add(1));
             if polls.get().is_multiple_of(POLLS_A_READING) || left() == Duration::ZERO {
                 self.see_to_port_timers();
             }
-            slot.take().map(drop)
+            take()
         };
-        if self.waits_briefly(&done) {
+        if let Some(answer) = self.waits_briefly(&done) {
             if self.has_fabric() {
                 self.end_spinning();
             }
-            return;
+            return answer;
         }
         if self.has_fabric() {
             return self.poll_until(waiter, signals, self.unwatched(), quiet, || left().min(NAP), done);
         }
         drop(signals);
-        while done().is_none() {
+        let answer = loop {
+            if let Some(answer) = done() {
+                break answer;
+            }
             self.threads.falls_asleep(waiter);
             if slot.sleeps() {
                 let bell = slot.bell().expect("the thread's slot has a bell");
                 let _ = poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&timespec(left().min(NAP))));
             }
             slot.awake();
-        }
+        };
         self.threads.wakes_up(waiter);
+        answer
     }
 
     /// Polls for a moment in place of sleeping at once, because another thread of this node may be about to
-    /// answer. Returns true if it did.
-    fn waits_briefly(&self, done: &impl Fn() -> Option<()>) -> bool {
+    /// answer. Returns the answer if it came.
+    fn waits_briefly<T>(&self, done: &impl Fn() -> Option<T>) -> Option<T> {
         if self.has_fabric() && self.patience.keeps_awake(self.serving.service.waiting() + 1) {
-            return false;
+            return None;
         }
-        let Some(mut vigil) = self.patience.begin_briefly() else { return false };
-        while done().is_none() {
-            if !vigil.goes_on() {
-                return false;
+        let mut vigil = self.patience.begin_briefly()?;
+        loop {
+            match done() {
+                None if vigil.goes_on() => {}
+                answer => return answer,
             }
         }
-        true
     }
 
     /// Asks the name service. `id` is one of [`service`]'s.
@@ -371,9 +385,14 @@ impl Runtime {
 /// Traffic between nodes.
 impl Runtime {
     fn at_desk<R>(&self, act: impl FnOnce(&mut Desk, Instant) -> R) -> R {
+        self.at_desk_since(std::time::Instant::now(), act)
+    }
+
+    /// Acts on the engine. `now` was read just before.
+    fn at_desk_since<R>(&self, now: std::time::Instant, act: impl FnOnce(&mut Desk, Instant) -> R) -> R {
         let _signals = SignalsDeferred::defer();
         let mut desk = self.ports.desk();
-        let result = act(&mut desk, self.ports.now());
+        let result = act(&mut desk, self.ports.at(now));
         self.carry_out_ports(&mut desk);
         let due = desk.engine.next_timeout().map_or(u64::MAX, Instant::as_nanos);
         self.ports.due_ns.store(due, Ordering::Relaxed);
@@ -395,12 +414,14 @@ impl Runtime {
                 }
                 Effect::Returned { ticket, regions } => _ = desk.returned.insert(ticket, regions),
                 Effect::Complete { ticket, result } => {
-                    desk.results.insert(ticket, result);
-                    if let Some(waiter) = desk.waiting.remove(&ticket) {
-                        self.threads.get(waiter).answer(Answer::Port);
-                        has_answered = true;
-                        legs::end(Leg::Host);
-                    }
+                    let Some(waiter) = desk.waiting.remove(&ticket) else {
+                        desk.results.insert(ticket, result);
+                        continue;
+                    };
+                    let regions = desk.returned.remove(&ticket).unwrap_or_default();
+                    self.threads.get(waiter).answer(Answer::Port(PortAnswer { result, regions }));
+                    has_answered = true;
+                    legs::end(Leg::Host);
                 }
             }
         }
@@ -410,7 +431,8 @@ impl Runtime {
     fn send_packet(&self, to: NodeId, bytes: &[u8], tail: Option<&Tail>) {
         let tail = tail.map_or(&[][..], Tail::bytes);
         legs::end(Leg::Host);
-        self.send_to(to, &[&hiroba_wire::Message::ports_head(bytes.len() + tail.len()), bytes, tail]);
+        let (head, head_bytes) = hiroba_wire::Message::ports_head(bytes.len() + tail.len());
+        self.send_to(to, &[&head[..head_bytes], bytes, tail]);
     }
 
     /// Handles a packet that has arrived.
