@@ -403,7 +403,7 @@ struct MemoryArguments {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     memory_limit: Option<String>,
     /// Which pages are evicted: fifo, clock, lru-scan, lirs, s3-fifo or sieve
-    #[arg(long, value_name = "POLICY", default_value = "clock")]
+    #[arg(long, value_name = "POLICY", default_value = "s3-fifo")]
     replacement: String,
     /// Where evicted pages go that are homed on the node itself, when evicting copies is not enough for
     /// --memory-limit: a directory on each node's disk, as /var/tmp, and how much of it a node may use, as

@@ -186,13 +186,24 @@ impl Budget {
         self.copies.note_come(page);
     }
 
-    /// Records that a page got a frame or was given to the program. A page that is not a copy is homed here.
-    pub(crate) fn note_home(&mut self, page: PageId) {
-        if !self.copies.contains(page)
-            && let Some(homes) = &mut self.homes
-        {
-            homes.note_come(page);
-        }
+    /// Returns the pages homed here, if this page may be one of them: it is no copy.
+    fn homes_with(&mut self, page: PageId) -> Option<&mut Kind> {
+        self.homes.as_mut().filter(|_| !self.copies.contains(page))
+    }
+
+    /// Records that a page has a frame. A page that is not a copy is homed here.
+    pub(crate) fn note_frame(&mut self, page: PageId) {
+        self.homes_with(page).into_iter().for_each(|homes| _ = homes.note_there(page));
+    }
+
+    /// Records that a page got a frame before the program needed it.
+    pub(crate) fn note_ahead(&mut self, page: PageId) {
+        self.homes_with(page).into_iter().for_each(|homes| homes.note_ahead(page));
+    }
+
+    /// Records that a page was given to the program.
+    pub(crate) fn note_given(&mut self, page: PageId) {
+        self.homes_with(page).into_iter().for_each(|homes| homes.note_come(page));
     }
 
     /// Records that a thread waits for a page, or has just waited.
@@ -376,9 +387,9 @@ mod tests {
     fn home_pages_leave_when_copies_do_not_suffice() {
         let mut budget = budget_with_swap(640);
         (0..100).for_each(|page| budget.note_copy(PageId(page)));
-        (1000..1600).for_each(|page| budget.note_home(PageId(page)));
+        (1000..1600).for_each(|page| budget.note_frame(PageId(page)));
         // A copy does not become a home page by getting a frame.
-        budget.note_home(PageId(0));
+        budget.note_frame(PageId(0));
         let leavers = budget.choose(700 * 4096, LEAVERS_MAX);
         let copies: Vec<PageId> = (0..20).map(PageId).collect();
         assert_eq!(leavers[..20], copies, "copies leave first, but an eighth of the budget stays theirs");
@@ -396,7 +407,7 @@ mod tests {
     #[test]
     fn pages_are_saved_and_leave_ahead_once_the_budget_was_exceeded() {
         let mut budget = budget_with_swap(640);
-        (1000..1640).for_each(|page| budget.note_home(PageId(page)));
+        (1000..1640).for_each(|page| budget.note_frame(PageId(page)));
         assert_eq!((budget.choose_to_save(), budget.is_soon_exceeded(640 * 4096)), (vec![], false));
         let leavers = budget.choose(641 * 4096, LEAVERS_MAX);
         leavers.iter().for_each(|page| budget.note_left(*page));
@@ -419,7 +430,7 @@ mod tests {
     fn copies_leave_when_the_disk_takes_nothing() {
         let mut budget = budget_with_swap(640);
         (0..100).for_each(|page| budget.note_copy(PageId(page)));
-        (1000..1600).for_each(|page| budget.note_home(PageId(page)));
+        (1000..1600).for_each(|page| budget.note_frame(PageId(page)));
         let leavers = budget.choose(700 * 4096, LEAVERS_MAX);
         budget.note_swap_failure();
         leavers.iter().filter(|page| page.0 < 1000).for_each(|page| budget.note_left(*page));
@@ -445,7 +456,7 @@ mod tests {
     #[test]
     fn home_pages_that_must_stay_are_not_tried_for_ever() {
         let mut budget = budget_with_swap(640);
-        (1000..9000).for_each(|page| budget.note_home(PageId(page)));
+        (1000..9000).for_each(|page| budget.note_frame(PageId(page)));
         let mut rounds = 0;
         loop {
             let leavers = budget.choose(9000 * 4096, LEAVERS_MAX);

@@ -148,6 +148,11 @@ impl Streams {
         self.unused.is_empty()
     }
 
+    /// Returns true if the page was brought ahead, and is neither used nor gone.
+    pub fn is_unused(&self, page: PageId) -> bool {
+        self.unused.contains(&page)
+    }
+
     fn take(&mut self, range: PageRange) -> u64 {
         if self.unused.is_empty() {
             return 0;

@@ -114,6 +114,14 @@ impl Pager {
         }
     }
 
+    /// Returns those pages of a range of granules, each by its first granule, that were brought ahead and are
+    /// unused.
+    pub(crate) fn ahead_of_use(&self, granules: PageRange) -> PageSet {
+        let Some(streams) = self.streams() else { return PageSet::new() };
+        let pages = self.pages(granules).iter().filter(|page| streams.is_unused(*page));
+        pages.map(|page| PageId(page.0 * self.granules)).collect()
+    }
+
     /// Notes that granules have left. Returns how many of them had been brought ahead in vain.
     pub(crate) fn note_left(&self, granules: PageRange) -> u64 {
         self.streams().map_or(0, |mut streams| streams.note_left(self.pages(granules)) * self.granules)
@@ -196,9 +204,8 @@ impl Runtime {
             if !all.is_empty() {
                 let count = all.iter().map(|came| came.count).sum();
                 self.account.tallies.pages_brought_ahead.fetch_add(count, Relaxed);
-                // They count as given. Otherwise a policy that spares used pages would evict them first.
                 // Others leave for them now.
-                self.tell(|core| all.into_iter().for_each(|came| core.note_given(came)));
+                self.tell(|_| {});
             }
         }
     }

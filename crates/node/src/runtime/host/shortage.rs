@@ -11,6 +11,7 @@ use super::Core;
 use crate::budget::{Budget, LEAVERS_AHEAD_MAX, LEAVERS_MAX};
 use crate::local_space::LocalSpace;
 use crate::runtime::Runtime;
+use crate::runtime::paging::Pager;
 
 /// All pages of a node: those that the engine knows, and the node's own data, in pages of one granule.
 struct Pages<'a> {
@@ -70,7 +71,7 @@ impl Core {
         self.twins.keep_spare(budget.spare_bytes_max());
         let Some((pages, budget)) = self.recording() else { return };
         for page in memory.ranges_with_frames().into_iter().flat_map(|range| pages.around(range)) {
-            if pages.is_home(page, me) { budget.note_home(page) } else { budget.note_copy(page) }
+            if pages.is_home(page, me) { budget.note_frame(page) } else { budget.note_copy(page) }
         }
     }
 
@@ -84,7 +85,7 @@ impl Core {
     pub(crate) fn note_given(&mut self, range: PageRange) {
         let Some((pages, budget)) = self.recording() else { return };
         if budget.has_swap() {
-            pages.within(range).for_each(|page| budget.note_home(page));
+            pages.within(range).for_each(|page| budget.note_given(page));
         }
     }
 
@@ -99,11 +100,17 @@ impl Core {
     }
 
     /// Records pages that got frames since the last call.
-    fn note_frames(&mut self, memory: &SharedMemory) {
+    fn note_frames(&mut self, memory: &SharedMemory, pager: Option<&Pager>) {
         let came = memory.take_came();
         let Some((pages, budget)) = self.recording() else { return };
-        if budget.has_swap() {
-            came.into_iter().flat_map(|range| pages.around(range)).for_each(|page| budget.note_home(page));
+        if !budget.has_swap() {
+            return;
+        }
+        for range in came {
+            let ahead = pager.map_or_else(PageSet::new, |pager| pager.ahead_of_use(range));
+            for page in pages.around(range) {
+                if ahead.contains(page) { budget.note_ahead(page) } else { budget.note_frame(page) }
+            }
         }
     }
 
@@ -165,7 +172,7 @@ impl Runtime {
 
     /// Evicts pages until the node keeps to its budget again, or none can leave.
     pub(super) fn keep_to_budget(&self, core: &mut Core) {
-        core.note_frames(&self.memory);
+        core.note_frames(&self.memory, self.pager.as_ref());
         self.heed_growth(core);
         self.evict(core);
     }
