@@ -80,7 +80,7 @@ fn what_a_stream_needs_next_comes_while_the_program_computes() {
         // Each node reads 3072 pages twice.
         let are_events = options.contains(&"event");
         assert!(if are_events { ahead == 0 } else { ahead > 1000 }, "{options:?}: {ahead} pages came ahead");
-        assert!(2 * in_vain <= ahead, "{options:?}: {in_vain} of {ahead} came in vain");
+        assert!(10 * in_vain <= ahead, "{options:?}: {in_vain} of {ahead} came in vain");
         let most = counters.resident_bytes_max / 2;
         assert!(most < (4 << 20) + (2 << 20), "{options:?}: {most} bytes of 4 MiB");
     }

@@ -10,9 +10,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 const YOUNG_PART: u64 = 8;
 const YOUNG_MAX: u64 = 2048;
 
-/// A page that came ahead and is unused leaves when this fraction of all pages has come after it.
-const AHEAD_PART: u64 = 2;
-
 /// No pages.
 const NONE: VecDeque<PageId> = VecDeque::new();
 
@@ -25,8 +22,8 @@ const NONE: VecDeque<PageId> = VecDeque::new();
 /// to a MiB, and it has not come to the end of that when others must leave for it. Uses of a young page, such
 /// as the first store to it, belong to its arrival.
 ///
-/// A page that came *ahead* of its use is young from its first use on, or leaves when so many others have
-/// come that it probably has none.
+/// A page that came *ahead* of its use is young from its first use on. It leaves when as many pages have come
+/// after it as are in memory: it probably has no use.
 pub(super) struct Kind {
     policy: Box<dyn Policy>,
     /// All of them, including those that are young, ahead, next or leaving.
@@ -148,8 +145,7 @@ impl Kind {
     /// then a young one.
     fn evict(&mut self, latest: &VecDeque<PageId>) -> Option<PageId> {
         let before = |part: u64| self.came.saturating_sub(part);
-        let (vain, grown) =
-            (before(self.count() / AHEAD_PART), before((self.count() / YOUNG_PART).min(YOUNG_MAX)));
+        let (vain, grown) = (before(self.count()), before((self.count() / YOUNG_PART).min(YOUNG_MAX)));
         while let Some(page) = self.young.take(grown, &NONE) {
             self.policy.admit(page);
         }
@@ -276,7 +272,7 @@ mod tests {
             for vain in 201..204 {
                 let place = place_of(vain);
                 assert!(
-                    place.is_some_and(|place| (30..50).contains(&place)),
+                    place.is_some_and(|place| (70..90).contains(&place)),
                     "{policy}: {vain} at {place:?}"
                 );
             }
