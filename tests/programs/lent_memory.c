@@ -2,17 +2,20 @@
  * Proves: a node that has more data than memory keeps them in the memory of the others (--lend). Node 0 fills
  * a region homed on it, of the first argument's MiB, and reads and changes it in two orders. With "back" all
  * other nodes then fill regions of their own, of the third argument's MiB, for which they take their memory
- * back, and all data are as they were. With "kill" the last node kills itself while it has pages of node 0.
- * With "stop" node 1 stops while it has some. Node 2 reads all, and node 0 must still answer node 3, which
- * has node 1 continue.
+ * back, and all data are as they were. With "kill" the last node kills itself while it has pages of node 0,
+ * with "freeze" it stops for good, and with "cut" it breaks its connections for lent memory. With "stop" node
+ * 1 stops while it has some. Node 2 reads all, and node 0 must still answer node 3, which has node 1
+ * continue.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -38,10 +41,25 @@ static void expect(const uint64_t *region, size_t words, uint64_t round)
               (unsigned long)at, (int)hiroba_node());
 }
 
+/* Breaks all TCP connections of this process. Over another fabric only lent memory uses some. */
+static void cut(void)
+{
+    for (int descriptor = 3; descriptor < 1024; descriptor++) {
+        struct sockaddr_in peer;
+        socklen_t length = sizeof peer;
+        if (getpeername(descriptor, (struct sockaddr *)&peer, &length) != 0 || peer.sin_family != AF_INET)
+            continue;
+        int type = 0;
+        length = sizeof type;
+        if (getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM)
+            shutdown(descriptor, SHUT_RDWR);
+    }
+}
+
 int main(int argc, char **argv)
 {
     join(&argc, &argv);
-    CHECK(argc >= 3, "expected: MIB keep|short|back|kill|stop [MIB]");
+    CHECK(argc >= 3, "expected: MIB keep|short|back|kill|freeze|cut|stop [MIB]");
     is_short = strcmp(argv[2], "short") == 0;
     size_t words = ((size_t)atol(argv[1]) << 20) / sizeof(uint64_t);
     uint64_t *region = hiroba_alloc_at(words * sizeof *region, 0);
@@ -65,9 +83,12 @@ int main(int argc, char **argv)
         fill(region, words, 3);
     }
     hiroba_barrier();
-    if (strcmp(argv[2], "kill") == 0) {
-        if (me == nodes - 1)
-            kill(getpid(), SIGKILL);
+    int is_cut = strcmp(argv[2], "cut") == 0, is_frozen = strcmp(argv[2], "freeze") == 0;
+    if (is_cut || is_frozen || strcmp(argv[2], "kill") == 0) {
+        if (me == nodes - 1 && is_cut)
+            cut();
+        else if (me == nodes - 1)
+            kill(getpid(), is_frozen ? SIGSTOP : SIGKILL);
         if (me == 0)
             for (;;)
                 expect(region, words, 3);

@@ -116,6 +116,33 @@ fn a_lender_that_dies_ends_the_job_by_name() {
     assert!(called.stderr.contains("node 2"), "{called:?}");
 }
 
+/// A thread that waits for a page of a lender that gives no answer must neither wait for ever nor go on
+/// without it.
+#[test]
+fn a_lender_that_cannot_be_reached_ends_the_job_by_name() {
+    let program = compile(PROGRAM);
+    let program = program.to_str().unwrap();
+    let ended = |how| {
+        let lend = ["run", "-n", "3", "--memory-limit", "4M", "--lend", "100%", "--fabric", "udp"];
+        let called = call(&[&lend[..], &["--dead-after", "5", "--", program, "8", how]].concat());
+        assert_eq!(called.status, 125, "{how}: {called:?}");
+        called.stderr
+    };
+    let cut = ended("cut");
+    let page = cut.split_once("node 0: expected page ").map(|(_, rest)| rest);
+    assert!(
+        page.is_some_and(|page| page.contains(" from the memory that node 2 lends, got nothing")),
+        "{cut}"
+    );
+    // The launcher may notice first that the node has stopped.
+    let frozen = ended("freeze");
+    assert!(
+        frozen.contains("from the memory that node 2 lends, got nothing")
+            || frozen.contains("node 2 ") && frozen.contains(" is stopped and has answered nothing"),
+        "{frozen}"
+    );
+}
+
 #[test]
 fn what_cannot_be_lent_is_refused_in_words() {
     let refused = |options: &[&str], sentence: &str| {
