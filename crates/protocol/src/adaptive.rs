@@ -17,7 +17,7 @@
 //! | what happens to a page | how it shows | what is done | where |
 //! |---|---|---|---|
 //! | one node writes it | no other node has a notice of it at the next barrier | *single writer*: its writer becomes its home, and sends nothing | `moves/claims.rs` |
-//! | many write disjoint parts | diffs of several nodes | *multiple writers*: a node that modifies more than all others together becomes its home; else it stays | [`crate::home`], `moves.rs` |
+//! | many write disjoint parts | diffs of several nodes | *multiple writers*: a node that modifies more than all others together becomes its home; else it stays, or returns once to where its region places it | [`crate::home`], `moves.rs` |
 //! | no other node has a copy | no requests | written without faults and notices (*exclusive*) | `hlrc.rs` |
 //! | written in one phase, read in the next (producer and consumer) | the reader faults soon after a barrier has invalidated it | *invalidate* at first: fetched at that barrier, with all others of its kind | `anticipation/habits.rs` |
 //! | the same, repeatedly | that habit proves right | *update*: its home sends it to this reader ahead of each barrier at which it has changed, until a trial shows that it was not read | `anticipation/supplies.rs` |

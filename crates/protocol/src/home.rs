@@ -134,6 +134,14 @@ impl HomeMap {
         self.region_of(granule).map(|region| region.locate(granule, u64::from(self.nodes)))
     }
 
+    /// Returns the node on which the region of an allocated page places it: its home, if that is its first
+    /// toucher.
+    pub(crate) fn placed_on(&self, page: PageId) -> NodeId {
+        let is_placed_later = self.is_by_first_touch(page);
+        let located = if is_placed_later { self.locate(page) } else { self.placed(page) };
+        located.expect("a page in use is allocated").home
+    }
+
     /// Returns true if the region of a page places it on its first toucher.
     pub fn is_by_first_touch(&self, page: PageId) -> bool {
         self.has_first_touches

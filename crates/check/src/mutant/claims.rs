@@ -24,11 +24,13 @@ pub enum Mutant {
     GrantToAnother,
     /// A departure grants what was refused, to all nodes but the root.
     GrantRefused,
+    /// A node that arrives does not say which pages are on their way to it.
+    HideComing,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 7] = [
+    pub const ALL: [Mutant; 8] = [
         Mutant::SkipWithheld,
         Mutant::LoseLate,
         Mutant::LateAstray,
@@ -36,6 +38,7 @@ impl Mutant {
         Mutant::ForgetGranted,
         Mutant::GrantToAnother,
         Mutant::GrantRefused,
+        Mutant::HideComing,
     ];
 
     /// Returns the bug, ready to be planted in a cluster.
@@ -92,9 +95,14 @@ impl Mutation for Planted {
 
     fn on_message(&mut self, from: NodeId, to: NodeId, message: &Message<'_>, limits: &Limits) -> Fate {
         match message.clone() {
-            Message::Arrive { knowledge, moves, .. } => {
+            Message::Arrive { epoch, collective, caller, least, knowledge, mut moves } => {
                 self.arrived.insert(from, knowledge.timestamp.get(from));
-                self.claimed.extend(moves.into_iter().filter(|moved| moved.kind == MoveKind::Claimed));
+                self.claimed.extend(moves.iter().filter(|moved| moved.kind == MoveKind::Claimed).cloned());
+                if self.mutant == Mutant::HideComing {
+                    moves.retain(|moved| moved.kind != MoveKind::Coming);
+                    let arrival = Message::Arrive { epoch, collective, caller, least, knowledge, moves };
+                    return Fate::altered(&arrival);
+                }
             }
             Message::Depart { epoch, collective, knowledge, mut moves } => {
                 self.depart(to, &mut moves, limits);

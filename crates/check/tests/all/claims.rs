@@ -181,6 +181,78 @@ fn a_contended_page_stays_where_one_node_sometimes_writes_it_alone() {
     }
 }
 
+/// Node 2 alone writes a page that is placed on node 1, and then both write words of their own in it.
+fn contended_later(alone: u64, phases: u64) -> Program {
+    let script = |me: u64| {
+        let phase = |phase: u64| {
+            let writes = me == 2 || me == 1 && phase >= alone;
+            writes.then(|| store(Address::word(0, me as u32), phase + 1)).into_iter().chain([barrier()])
+        };
+        let code = (0..phases).flat_map(phase);
+        code.chain((1..3).flat_map(|word| [load(Address::word(0, word), 0), add_register(1, 0)])).collect()
+    };
+    let region = Region::new(0, 1, 1, Placement::On(NodeId(1)));
+    Program::on(3, 0, in_teams((0..3).map(script))).with_regions(vec![region])
+}
+
+#[test]
+fn a_contended_page_returns_to_where_it_was_placed_and_stays() {
+    const PHASES: u64 = 24;
+    for under in Under::all() {
+        for seed in 0..60 {
+            let ended = under.kept(&contended_later(4, PHASES), seed);
+            for thread in 0..3 {
+                assert_eq!(ended.register(thread, 1), 2 * PHASES, "{under:?}, seed {seed}, thread {thread}");
+            }
+            assert_eq!(moves(&ended), 2, "{under:?}, seed {seed}: to node 2 and back");
+        }
+    }
+}
+
+/// Pages go to node 2, which has touched them first, while node 3 has valid copies of them. Node 3 then
+/// writes them, and claims them at the next barrier, when they may still be on their way.
+fn claimed_on_the_way(pages: u64) -> Program {
+    let words = |value: u64, own: u32| (0..pages).map(move |page| store(Address::word(page, own), value));
+    let loads = || (0..pages).flat_map(|page| [load(Address::word(page, 1), 0), add_register(1, 0)]);
+    let script = |me: u64| {
+        let mut code = Vec::new();
+        if me == 2 {
+            code.extend(words(5, 1));
+        }
+        code.push(barrier());
+        if me == 3 {
+            code.extend(loads());
+        }
+        code.push(barrier());
+        for phase in 0..2 {
+            if me == 3 {
+                code.extend(words(6 + phase, 2));
+            }
+            code.push(barrier());
+        }
+        code.extend(loads());
+        code.extend((0..pages).flat_map(|page| [load(Address::word(page, 2), 0), add_register(2, 0)]));
+        code
+    };
+    let region = Region::new(0, pages, 1, Placement::FirstTouch);
+    Program::on(5, 0, in_teams((0..5).map(script))).with_regions(vec![region])
+}
+
+#[test]
+fn pages_that_are_on_their_way_are_not_given_to_others() {
+    const PAGES: u64 = 5;
+    for under in Under::all() {
+        for seed in 0..200 {
+            let ended = under.kept(&claimed_on_the_way(PAGES), seed);
+            for thread in 0..5 {
+                let read = (ended.register(thread, 1), ended.register(thread, 2));
+                let before = if thread == 3 { 2 } else { 1 };
+                assert_eq!(read, (before * 5 * PAGES, 7 * PAGES), "{under:?}, seed {seed}, thread {thread}");
+            }
+        }
+    }
+}
+
 /// Two nodes write a page in turn.
 fn alternating(phases: u64) -> Program {
     let script = |me: u64| {
@@ -330,8 +402,15 @@ fn litmus_programs_show_nothing_forbidden() {
 
 /// Returns what catches the bug first.
 fn noticed(mutant: Option<Mutant>) -> Option<String> {
-    let written =
-        [initialised_elsewhere(8), falsely_shared(6), alternating(8), lock_left_idle(), strangers(), words()];
+    let written = [
+        initialised_elsewhere(8),
+        falsely_shared(6),
+        alternating(8),
+        lock_left_idle(),
+        strangers(),
+        words(),
+        claimed_on_the_way(5),
+    ];
     Under::all().find_map(|under| {
         let by_written = written.iter().find_map(|program| {
             let wrong = |seed| Some(format!("seed {seed}: {}", under.run(program, seed, mutant).err()?));

@@ -85,6 +85,9 @@ pub(crate) const CONTENDED_PERIODS: u32 = 16;
 /// one because programs have several barriers a step.
 const IDLE_PERIODS_MAX: u32 = 16;
 
+/// The maximum number of moves of a contended page that returns to where its region places it.
+const MOVES_BEFORE_RETURN_MAX: u32 = 1;
+
 impl HomeUse {
     /// Adds the bytes that a node has modified, or its faults.
     pub fn note(&mut self, node: NodeId, amount: u64) {
@@ -106,8 +109,18 @@ impl HomeUse {
     }
 
     /// Ends a period in which modifications were noted. Returns the node that should be the home, if not this
-    /// one, of a page that has moved `moves` times.
-    pub fn end_period(&mut self, me: NodeId, moves: u32, threshold: &MoveThreshold) -> Option<NodeId> {
+    /// one, of a page that has moved `moves` times and that its region places on `placed`.
+    ///
+    /// A contended page costs its home nothing, and each other writer a fetch and a diff in each period. If it
+    /// has come here because only this node wrote it at first, and `placed` writes it too, it goes back there
+    /// once: regions spread their pages evenly.
+    pub fn end_period(
+        &mut self,
+        me: NodeId,
+        placed: NodeId,
+        moves: u32,
+        threshold: &MoveThreshold,
+    ) -> Option<NodeId> {
         if self.amounts.is_empty() {
             self.idle = self.idle.saturating_add(1);
             if self.idle >= IDLE_PERIODS_MAX {
@@ -117,7 +130,9 @@ impl HomeUse {
         }
         self.idle = 0;
         let leader = self.leader().map(|(node, _)| node).filter(|node| *node != me);
-        let is_written_here = self.amounts.len() > 1 && self.amounts.iter().any(|(node, _)| *node == me);
+        let writes = |writer| self.amounts.iter().any(|(node, _)| *node == writer);
+        let is_written_here = self.amounts.len() > 1 && writes(me);
+        let returns = is_written_here && placed != me && writes(placed) && moves <= MOVES_BEFORE_RETURN_MAX;
         self.contended = match leader {
             None if is_written_here => CONTENDED_PERIODS,
             _ => self.contended.saturating_sub(1),
@@ -127,6 +142,9 @@ impl HomeUse {
             Some((node, periods)) if node == leader => (node, periods.saturating_add(1)),
             _ => (leader, 1),
         });
+        if returns && self.contended > 0 {
+            return Some(placed);
+        }
         let (node, periods) = self.favourite?;
         let moves = moves.min(threshold.doublings_max);
         (self.contended == 0 && periods >= threshold.periods << moves).then_some(node)
@@ -234,18 +252,19 @@ impl HomeChoice {
     }
 
     /// Ends a period for all pages. Returns the pages that should move, with their next homes. `times`
-    /// returns the number of moves of a page. A page that `accept` refuses is proposed again; one that it
-    /// accepts is forgotten.
+    /// returns the number of moves of a page, `placed_on` the node to which it may return. A page that `accept`
+    /// refuses is proposed again; one that it accepts is forgotten.
     pub fn end_period(
         &mut self,
         me: NodeId,
+        placed_on: impl Fn(PageId) -> NodeId,
         times: impl Fn(PageId) -> u32,
         mut accept: impl FnMut(PageId, NodeId) -> bool,
     ) {
         let HomeChoice { policy, threshold, used, .. } = self;
         used.retain(|page, used| {
             let next_home = match policy {
-                HomePolicy::Modification => used.end_period(me, times(*page), threshold),
+                HomePolicy::Modification => used.end_period(me, placed_on(*page), times(*page), threshold),
                 HomePolicy::Faults => used.most_faulting(times(*page), threshold),
                 HomePolicy::Fixed => None,
             };
@@ -266,7 +285,9 @@ impl HomeChoice {
         }
         let HomeChoice { threshold, used, .. } = self;
         let modified = used.iter_mut().filter(|(_, used)| !used.amounts.is_empty());
-        let next_homes = modified.map(|(page, used)| (*page, used.end_period(me, times(*page), threshold)));
+        // Under the eager protocols each writer sends its changes to all copies, wherever the home is.
+        let next_homes =
+            modified.map(|(page, used)| (*page, used.end_period(me, me, times(*page), threshold)));
         next_homes.filter_map(|(page, to)| Some((page, to?))).collect()
     }
 
@@ -290,7 +311,7 @@ mod tests {
         let mut used = HomeUse::default();
         let mut period = |amounts: &[(NodeId, u64)], moves| {
             amounts.iter().for_each(|(node, amount)| used.note(*node, *amount));
-            used.end_period(home, moves, &MoveThreshold::default())
+            used.end_period(home, home, moves, &MoveThreshold::default())
         };
         assert_eq!(period(&[(other, 30), (third, 10)], 0), None);
         assert_eq!(period(&[(other, 30), (third, 30)], 0), None, "nobody modified most");
@@ -312,7 +333,7 @@ mod tests {
         let mut used = HomeUse::default();
         let mut period = |amounts: &[(NodeId, u64)]| {
             amounts.iter().for_each(|(node, amount)| used.note(*node, *amount));
-            used.end_period(home, 0, &MoveThreshold::default())
+            used.end_period(home, home, 0, &MoveThreshold::default())
         };
         for _ in 0..3 {
             assert_eq!(period(&[(other, 30), (home, 4096)]), None);
@@ -322,6 +343,25 @@ mod tests {
         assert_eq!(period(&[(other, 30), (home, 4096)]), None);
         (0..IDLE_PERIODS_MAX).for_each(|_| assert_eq!(period(&[]), None));
         assert_eq!((period(&[(other, 30)]), period(&[(other, 30)])), (None, Some(other)), "it begins anew");
+    }
+
+    #[test]
+    fn a_contended_page_returns_once_to_where_it_was_placed() {
+        let (home, placed, third) = (NodeId(0), NodeId(1), NodeId(2));
+        let period = |used: &mut HomeUse, writers: &[NodeId], moves| {
+            writers.iter().for_each(|node| used.note(*node, 4096));
+            used.end_period(home, placed, moves, &MoveThreshold::default())
+        };
+        let fresh = HomeUse::default;
+        assert_eq!(period(&mut fresh(), &[home, placed], 1), Some(placed));
+        assert_eq!(period(&mut fresh(), &[home, placed, third], 1), Some(placed));
+        assert_eq!(
+            period(&mut fresh(), &[home, third], 1),
+            None,
+            "who has it by placement does not write it"
+        );
+        assert_eq!(period(&mut fresh(), &[placed], 1), None, "it is not contended");
+        assert_eq!(period(&mut fresh(), &[home, placed], 2), None, "it has been there again");
     }
 
     #[test]

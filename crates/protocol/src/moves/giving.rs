@@ -115,7 +115,10 @@ impl Moves {
         let mut next_homes = self.choice.take_first_touched(room, is_here);
         let placed: PageSet = next_homes.keys().copied().collect();
         let times = |page| self.giving.times.get(&page).copied().unwrap_or_default();
-        self.choice.end_period(site.me, times, |page, to| {
+        // Without claims only a node that modifies a page again and again gets it.
+        let returns = self.claims.are_on();
+        let placed_on = |page| if returns { site.homes.placed_on(page) } else { site.me };
+        self.choice.end_period(site.me, placed_on, times, |page, to| {
             let may_leave = is_free && pages.has_words(page) == Some(false) && !placed.contains(page);
             let leaves = may_leave && (next_homes.len() as u64) < most;
             if leaves {
