@@ -126,7 +126,6 @@ impl Context {
         let first = region.first_share.load(Relaxed);
         context.shares.set(first);
         context.shares_settled.set(first);
-        context.singles.set(region.first_single.load(Relaxed));
         context.barriers.set(region.first_barrier.load(Relaxed));
         context.team_number.set(region.team_number.load(Relaxed));
         context.teams.set(region.teams.load(Relaxed));

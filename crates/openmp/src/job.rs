@@ -49,9 +49,8 @@ pub(crate) struct Region {
     pub(crate) teams: AtomicU32,
     /// What its threads begin with: see `context.rs`.
     pub(crate) settings: [AtomicU64; SETTINGS],
-    /// The number of the first piece of shared work, of the first `single`, and of the first barrier.
+    /// The number of the first piece of shared work, and of the first barrier.
     pub(crate) first_share: AtomicU64,
-    pub(crate) first_single: AtomicU64,
     pub(crate) first_barrier: AtomicU64,
     /// The loop that every thread begins with, if `has_loop` is not 0: see `loops.rs`.
     pub(crate) has_loop: AtomicU32,
@@ -74,8 +73,6 @@ pub(crate) const SETTINGS: usize = 6;
 /// What the threads of a team do together.
 #[repr(C, align(4096))]
 pub(crate) struct Team {
-    /// The number of the next `single` that no thread has taken.
-    pub(crate) single: AtomicU64,
     /// What `copyprivate` passes on.
     pub(crate) copied: AtomicPtr<c_void>,
     /// Not 0 once the region is cancelled.

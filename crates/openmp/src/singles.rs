@@ -1,8 +1,12 @@
-//! `single`: the first thread to come runs it.
+//! `single`: the first thread of node 0 to come runs it.
+//!
+//! OpenMP leaves open which thread runs it. The threads of one node find out without a message, and what they
+//! change stays on one node from one `single` to the next. A `single nowait` is also over early, and programs
+//! exist that rely on that (`d = 0` in a `single nowait`, before a reduction into `d`).
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
 
 use hiroba_schedule::Loop;
 
@@ -11,16 +15,22 @@ use crate::job;
 use crate::loop_calls::Extras;
 use crate::teams;
 
-/// Returns true if the calling thread is the first of its team to reach its next `single`.
+/// The number of the next `single` that no thread of node 0 has taken. Private to the process.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// Numbers the `single`s of a new region. Called on node 0 before other threads learn of the region.
+pub(crate) fn begin_region() {
+    NEXT.store(0, Release);
+}
+
+/// Returns true if the calling thread is to run its next `single`.
 pub(crate) fn is_first(context: &Context) -> bool {
     if context.team.get() == TeamKind::Alone {
         return true;
     }
     let number = context.singles.get();
     context.singles.set(number + 1);
-    let single = &job::begun().team.single;
-    // Looking first leaves the page where it is when another thread has come before.
-    single.load(Acquire) == number && single.compare_exchange(number, number + 1, AcqRel, Acquire).is_ok()
+    job::node() == 0 && NEXT.compare_exchange(number, number + 1, AcqRel, Acquire).is_ok()
 }
 
 /// Returns true if the calling thread must run the code of a `single`.

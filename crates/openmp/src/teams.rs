@@ -20,6 +20,7 @@ use crate::records::{Group, Running};
 use crate::runtime;
 use crate::settings::settings;
 use crate::shares::GAP;
+use crate::singles;
 use crate::tasks;
 use crate::work::Function;
 
@@ -51,8 +52,8 @@ static WORKERS: AtomicU32 = AtomicU32::new(0);
 static STALE_NOTICE: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Where the numbers of shared work, of `single` and of barriers go on in the next region.
-    static NEXT: Cell<(u64, u64, u64)> = const { Cell::new((0, 0, 0)) };
+    /// Where the numbers of shared work and of barriers go on in the next region.
+    static NEXT: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
 /// Starts threads on this node until it has as many as it needs for a team of `threads`.
@@ -185,7 +186,7 @@ fn fork(outer: &Context, wanted: &Wanted, threads: u32) -> Box<Context> {
     if settings().cancellation {
         put!(team.cancelled, 0);
     }
-    put!(team.single, region.first_single.load(Relaxed));
+    singles::begin_region();
     grow(threads);
     announce(region, threads);
     if meets {
@@ -198,7 +199,7 @@ fn fork(outer: &Context, wanted: &Wanted, threads: u32) -> Box<Context> {
 /// Writes a region's record. A region that is like the one in the record changes nothing, so that the nodes
 /// keep their copies.
 fn write(region: &Region, outer: &Context, wanted: &Wanted, threads: u32) {
-    let (first_share, first_single, first_barrier) = NEXT.get();
+    let (first_share, first_barrier) = NEXT.get();
     let level = outer.level.get() + 1;
     let has_list = (1..=LIST).contains(&wanted.data_words);
     for (number, word) in region.list.iter().enumerate().take(if has_list { wanted.data_words } else { 0 }) {
@@ -214,7 +215,6 @@ fn write(region: &Region, outer: &Context, wanted: &Wanted, threads: u32) {
     put!(region.teams, outer.teams.get());
     outer.settings.get().at_level(level).write(&region.settings);
     put!(region.first_share, first_share);
-    put!(region.first_single, first_single);
     // Only what can be cancelled has a name by its number.
     put!(region.first_barrier, if settings().cancellation { first_barrier } else { 0 });
     put!(region.group, wanted.group);
@@ -235,7 +235,7 @@ pub(crate) unsafe fn finish(context: *mut Context) {
     if context.team.get() == TeamKind::OfJob {
         // Threads of a cancelled region have come to different numbers.
         let gap = if settings().cancellation { GAP } else { 0 };
-        NEXT.set((context.shares.get() + gap, context.singles.get() + gap, context.barriers.get()));
+        NEXT.set((context.shares.get() + gap, context.barriers.get()));
     }
     context::set_current(context.outer.get());
 }

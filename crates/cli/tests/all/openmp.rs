@@ -278,7 +278,7 @@ fn constructs_take_few_round_trips() {
             ("regions", 4.5),
             ("pairs", 4.5),
             ("barriers", 2.5),
-            ("singles", 9.0),
+            ("singles", 2.5),
             ("criticals", 0.5),
             ("reductions", reduction),
         ] {
