@@ -1,6 +1,7 @@
 //! `cargo xtask install --prefix DIR` installs the command, the libraries, the headers and the manual pages
-//! under a prefix. `cargo xtask yardstick` measures the plain programs of `apps/plain` ([`yardstick`]), and
-//! `cargo xtask paging` nodes that are short of memory ([`paging`]).
+//! under a prefix. `cargo xtask yardstick` measures the plain programs of `apps/plain` ([`yardstick`]),
+//! `cargo xtask executables` programs that were not built for Hiroba ([`executables`]), and `cargo xtask
+//! paging` nodes that are short of memory ([`paging`]).
 
 #![forbid(unsafe_code)]
 
@@ -11,11 +12,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+mod executables;
 mod paging;
 mod yardstick;
 
-const USAGE: &str =
-    "usage: cargo xtask install --prefix DIR [--no-build], or cargo xtask yardstick|paging [OPTIONS]";
+const USAGE: &str = "usage: cargo xtask install --prefix DIR [--no-build], \
+                     or cargo xtask yardstick|executables|paging [OPTIONS]";
 const LIBRARY: &str = "libhiroba.so";
 const PTHREAD_LIBRARY: &str = "libhiroba_pthread.so";
 const OPENMP_LIBRARY: &str = "libhiroba_gomp.so";
@@ -68,6 +70,8 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1).peekable();
     let result = if arguments.next_if(|task| task == "yardstick").is_some() {
         yardstick::run(arguments)
+    } else if arguments.next_if(|task| task == "executables").is_some() {
+        executables::run(arguments)
     } else if arguments.next_if(|task| task == "paging").is_some() {
         paging::run(arguments)
     } else {

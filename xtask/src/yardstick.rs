@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use serde_json::Value;
 
-mod figures;
-mod report;
+pub(crate) mod figures;
+pub(crate) mod report;
 
 use figures::{Form, FormRuns, Program, Run};
 

@@ -88,12 +88,12 @@ fn traffic(programs: &[Program]) -> Vec<Vec<String>> {
 }
 
 /// Formats a ratio with two decimals, or three if it is small.
-fn short(ratio: f64) -> String {
+pub fn short(ratio: f64) -> String {
     if ratio < 0.1 { format!("{ratio:.3}") } else { format!("{ratio:.2}") }
 }
 
 /// Formats a table whose first row is the head. The first `names` columns are flush left, the others right.
-fn table(rows: &[Vec<String>], names: usize, markdown: bool) -> String {
+pub fn table(rows: &[Vec<String>], names: usize, markdown: bool) -> String {
     let width =
         |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let mut text = String::new();

@@ -108,12 +108,12 @@ impl HomeUse {
         self.amounts.iter().copied().find(|(_, amount)| 2 * amount > sum)
     }
 
-    /// Ends a period in which modifications were noted. Returns the node that should be the home, if not this
-    /// one, of a page that has moved `moves` times and that its region places on `placed`.
+    /// Ends a period in which modifications were noted. Returns the node that should be the home, if not
+    /// this one, of a page that has moved `moves` times and that its region places on `placed`.
     ///
-    /// A contended page costs its home nothing, and each other writer a fetch and a diff in each period. If it
-    /// has come here because only this node wrote it at first, and `placed` writes it too, it goes back there
-    /// once: regions spread their pages evenly.
+    /// A contended page costs its home nothing, and each other writer a fetch and a diff in each period. If
+    /// it has come here because only this node wrote it at first, and `placed` writes it too, it goes back
+    /// there once: regions spread their pages evenly.
     pub fn end_period(
         &mut self,
         me: NodeId,
@@ -252,8 +252,8 @@ impl HomeChoice {
     }
 
     /// Ends a period for all pages. Returns the pages that should move, with their next homes. `times`
-    /// returns the number of moves of a page, `placed_on` the node to which it may return. A page that `accept`
-    /// refuses is proposed again; one that it accepts is forgotten.
+    /// returns the number of moves of a page, `placed_on` the node to which it may return. A page that
+    /// `accept` refuses is proposed again; one that it accepts is forgotten.
     pub fn end_period(
         &mut self,
         me: NodeId,
