@@ -149,6 +149,8 @@ struct Thread {
     state: State,
     in_team: bool,
     meetings: u64,
+    /// True if it is recorded that all have met, and the thread has yet to leave the collective.
+    has_met: bool,
 }
 
 struct Node<E> {
@@ -304,6 +306,7 @@ fn threads_of<E>(program: &Program, nodes: &mut [Node<E>]) -> Vec<Thread> {
             state: State::Running,
             in_team: script.in_team,
             meetings: 0,
+            has_met: false,
         }
     });
     threads.collect()

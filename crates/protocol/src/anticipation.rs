@@ -237,7 +237,8 @@ impl Anticipation {
     }
 
     /// Notes that the content of a page has come.
-    pub(crate) fn has_come(&mut self, site: &Site, page: PageId) {
+    pub(crate) fn has_come(&mut self, site: &mut Site, page: PageId) {
+        site.awaited.remove(page);
         self.under_way.end(site, page);
     }
 
@@ -253,7 +254,8 @@ impl Anticipation {
     }
 
     /// Notes that this node is the home of the page now, so that it is not under way any more.
-    pub(crate) fn is_homed_here(&mut self, site: &Site, page: PageId) {
+    pub(crate) fn is_homed_here(&mut self, site: &mut Site, page: PageId) {
+        site.awaited.remove(page);
         self.under_way.end(site, page);
         self.under_way.closed.remove(&page);
     }

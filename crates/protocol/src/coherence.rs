@@ -34,7 +34,7 @@ use crate::home::{HomeMap, HomePolicy, Located};
 use crate::interval::IntervalLog;
 use crate::outbox::Outbox;
 use crate::{
-    Done, Effect, Expected, FAULTING_FROM_GRANULES, Fact, ProtocolError, Synchronisation, Waiter,
+    Done, Effect, Expected, FAULTING_FROM_GRANULES, Fact, Outcome, ProtocolError, Synchronisation, Waiter,
     WriteTracking, unexpected,
 };
 
@@ -163,6 +163,10 @@ pub struct Site {
     pub(crate) deferred: Vec<(NodeId, Vec<u8>)>,
     /// True if fetches are ordered with the changes before them.
     pub(crate) orders_fetches: bool,
+    /// Threads that leave a collective as soon as all of `awaited` have come.
+    pub(crate) leavers: Vec<(Waiter, Outcome)>,
+    /// Pages that are being fetched, and that threads which leave a collective will use at once.
+    pub(crate) awaited: PageSet,
     /// Homes that diffs of the open release were sent to.
     pub(crate) flushed_to: Vec<NodeId>,
     pub(crate) release: Option<OpenRelease>,
@@ -191,6 +195,8 @@ impl Site {
             prefetches: true,
             deferred: Vec::new(),
             orders_fetches: false,
+            leavers: Vec::new(),
+            awaited: PageSet::new(),
             flushed_to: Vec::new(),
             release: None,
             releases: VecDeque::new(),
@@ -239,6 +245,15 @@ impl Site {
     /// too.
     pub fn keeps_back(&self, from: NodeId) -> bool {
         self.of_later_epochs.iter().any(|(sender, _)| *sender == from)
+    }
+
+    /// Lets threads leave the collective that is over, if no page is awaited.
+    pub(crate) fn let_leave(&mut self) {
+        if self.awaited.is_empty() {
+            for (waiter, outcome) in std::mem::take(&mut self.leavers) {
+                self.out.wake(waiter, outcome);
+            }
+        }
     }
 
     /// Returns true if a record is kept.

@@ -132,6 +132,13 @@ use crate::thread::wanted_beyond;
 use crate::words::{Client, Turns};
 use crate::{Done, Effect, Expected, Fact, Outcome, ProtocolError, Waiter, diff, unexpected};
 
+/// The maximum number of pages, fetched by habit at a barrier, that the threads leaving it wait for.
+///
+/// A thread that waits receives the reply itself, and answers other nodes' requests, which come at the same
+/// time. If it computed meanwhile, both would have to wake a thread that serves them, which takes longer than
+/// the exchange. Larger numbers of pages come while the program computes.
+pub const AWAITED_PAGES_MAX: usize = 16;
+
 /// Home-based lazy release consistency on one node.
 #[derive(Debug, Default)]
 pub struct Hlrc {
@@ -988,6 +995,9 @@ impl Coherence for Hlrc {
     fn begin_phase(&mut self, site: &mut Site, voided: &PageSet) {
         let (anticipation, copies) = self.anticipate();
         let fetches = anticipation.met(site, &copies, voided);
+        if fetches.pages.len() <= AWAITED_PAGES_MAX {
+            site.awaited.extend(&fetches.pages.iter().copied().collect());
+        }
         self.fetch_ahead(site, fetches);
     }
 }

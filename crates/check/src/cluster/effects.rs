@@ -294,7 +294,10 @@ impl<E: Engine> Cluster<E> {
                         "thread {number} left a collective that thread {missing} has yet to reach"
                     ));
                 }
-                self.note(number, Event::Met { epoch: meetings - 1 });
+                // An engine that tells facts has said so already.
+                if !std::mem::take(&mut self.threads[number].has_met) {
+                    self.note(number, Event::Met { epoch: meetings - 1 });
+                }
             }
             (State::Waiting(Wait::Publish { to, tag }), Outcome::Done) => {
                 self.tell_of_publication(number, to, tag);

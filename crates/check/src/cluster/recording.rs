@@ -159,8 +159,13 @@ impl<E: Engine> Cluster<E> {
             Fact::Moved { pages, to } => Event::Moved { pages, to },
             Fact::Closed { seq, pages } => Event::Closed { seq, pages },
             Fact::Seen { grown } => Event::Seen { grown },
+            Fact::Met { waiter, epoch } => {
+                let number = self.nodes[node.index()].threads[waiter.0 as usize];
+                self.threads[number].has_met = true;
+                self.note(number, Event::Met { epoch });
+                return Ok(());
+            }
             Fact::Released { .. }
-            | Fact::Met { .. }
             | Fact::Published { .. }
             | Fact::PublicationSeen { .. }
             | Fact::Atomic { .. } => return Ok(()),

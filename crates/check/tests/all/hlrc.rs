@@ -2,16 +2,19 @@
 //! each of which must be caught. Moving homes are in `moves.rs`, anticipation in `supplies.rs`, page facts in
 //! `page_axioms.rs`.
 
+use hiroba_base::NodeId;
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options};
 use hiroba_check::engines::{engine_under, hlrc};
 use hiroba_check::litmus::{Litmus, catalogue};
 use hiroba_check::mutant::Mutant;
 use hiroba_check::program::script::*;
-use hiroba_check::program::{Address, Program, Script};
+use hiroba_check::program::{Address, Program, Region, Script};
 use hiroba_check::random_program::Shape;
 use hiroba_protocol::hlrc::RESTING_AFTER_RELEASES;
 use hiroba_protocol::{Protocol, WriteTracking};
+use hiroba_trace::{Activity, Event};
+use hiroba_wire::Placement;
 
 use crate::planted::{at_random, by_litmus, each_is_noticed, shown};
 use crate::sample;
@@ -134,6 +137,36 @@ fn copies_that_rest_lose_nothing() {
             assert_eq!(ended.register(2, index), index as u64 + 1, "seed {seed}, word {index}");
         }
     }
+}
+
+/// Node 1 reads pages in each phase that node 0 writes before it.
+#[test]
+fn threads_that_leave_a_barrier_have_the_pages_of_a_habit() {
+    const PHASES: u64 = 24;
+    const PAGES: u64 = 3;
+    let words = || (0..PAGES).map(|page| Address::word(page, 0));
+    let phase = |me: u16, phase: u64| {
+        let stores = words().filter(move |_| me == 0).map(move |word| store(word, phase + 1));
+        let loads = words().filter(move |_| me == 1).flat_map(|word| [load(word, 0), add_register(1, 0)]);
+        stores.chain([barrier()]).chain(loads).chain([barrier()]).collect::<Vec<_>>()
+    };
+    let script = |me| Script::team(me, (0..PHASES).flat_map(|number| phase(me, number)).collect());
+    let region = Region::new(0, PAGES, 1, Placement::On(NodeId(0)));
+    let program = Program::on(2, 0, vec![script(0), script(1)]).with_regions(vec![region]);
+    let mut counts = Vec::new();
+    for (tracking, seed) in
+        TRACKINGS.into_iter().flat_map(|tracking| (0..40).map(move |seed| (tracking, seed)))
+    {
+        let ended = run(&program, seed, tracking, false, None);
+        let ended = ended.unwrap_or_else(|wrong| panic!("{tracking:?}, seed {seed}: {wrong}"));
+        assert_eq!(ended.register(1, 1), PAGES * PHASES * (PHASES + 1) / 2, "{tracking:?}, seed {seed}");
+        let is_fault = |event: &Event| matches!(event, Event::Enter(Activity::Fault { .. }));
+        let faults = ended.run.nodes[1].records.iter().filter(|record| is_fault(&record.event)).count();
+        counts.push(faults as u64);
+    }
+    counts.sort_unstable();
+    // Two until there is a habit, and three trials. A node that leaves late may lose a page before it reads it.
+    assert_eq!(counts[counts.len() / 2], PAGES * 5, "{counts:?}");
 }
 
 fn run(

@@ -7,6 +7,9 @@
 //! page that no other node reads is voided one barrier after it was fetched, since the fetch makes it shared,
 //! and is read when it has been written again.
 //!
+//! The threads that leave the barrier wait for these pages, if they are few
+//! ([`AWAITED_PAGES_MAX`](crate::hlrc::AWAITED_PAGES_MAX)).
+//!
 //! A page that has come unrequested does not fault, so the node cannot see whether it is still read. A habit
 //! that has been seen twice in a row is first put to a **trial**: the page is fetched, but left without
 //! access, and the fault of its first touch, which needs no message, proves the habit right. Then the habit

@@ -94,7 +94,7 @@ impl Consistency {
         self.beyond = IntervalLog::new(site.limits.nodes);
         for waiter in self.team.disperse(collective) {
             site.tell(|| Some(Fact::Met { waiter, epoch }));
-            site.out.wake(waiter, Outcome::Collective(collective));
+            site.leavers.push((waiter, Outcome::Collective(collective)));
         }
         for (from, bytes) in std::mem::take(&mut self.site.of_later_epochs) {
             let message = Message::decode(&bytes, &self.site.limits).expect("it was decoded when it came");
@@ -108,6 +108,7 @@ impl Consistency {
         if !collective.ends_the_job() {
             self.each(|protocol, site| protocol.begin_phase(site, &voided));
         }
+        self.site.let_leave();
         Ok(())
     }
 

@@ -373,6 +373,7 @@ impl Hlrc {
         for (_, fetch) in fetches {
             fetch.waiters.into_iter().for_each(|waiter| site.out.wake(waiter, crate::Outcome::Done));
         }
+        site.let_leave();
     }
 
     /// Gives the program access to copies whose content has come.

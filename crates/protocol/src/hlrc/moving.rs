@@ -296,6 +296,7 @@ impl Hlrc {
     fn go_on_with_moved(&mut self, site: &mut Site) {
         let Settled { reopened, published } = self.moves.take_settled();
         self.reopen(site, &reopened);
+        site.let_leave();
         for (writer, seq) in published {
             self.publish(site, writer, seq);
         }
