@@ -165,7 +165,8 @@ fn threads_that_leave_a_barrier_have_the_pages_of_a_habit() {
         counts.push(faults as u64);
     }
     counts.sort_unstable();
-    // Two until there is a habit, and three trials. A node that leaves late may lose a page before it reads it.
+    // Two until there is a habit, and three trials. A node that leaves late may lose a page before it reads
+    // it.
     assert_eq!(counts[counts.len() / 2], PAGES * 5, "{counts:?}");
 }
 
