@@ -51,6 +51,7 @@ mod runtime;
 mod sections;
 mod settings;
 mod shares;
+mod single_numbers;
 mod singles;
 mod sites;
 mod start;

@@ -6,22 +6,15 @@
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
+use std::sync::atomic::Ordering::{Acquire, Release};
 
 use hiroba_schedule::Loop;
 
 use crate::context::{self, Context, TeamKind};
 use crate::job;
 use crate::loop_calls::Extras;
+use crate::single_numbers;
 use crate::teams;
-
-/// The number of the next `single` that no thread of node 0 has taken. Private to the process.
-static NEXT: AtomicU64 = AtomicU64::new(0);
-
-/// Numbers the `single`s of a new region. Called on node 0 before other threads learn of the region.
-pub(crate) fn begin_region() {
-    NEXT.store(0, Release);
-}
 
 /// Returns true if the calling thread is to run its next `single`.
 pub(crate) fn is_first(context: &Context) -> bool {
@@ -30,7 +23,7 @@ pub(crate) fn is_first(context: &Context) -> bool {
     }
     let number = context.singles.get();
     context.singles.set(number + 1);
-    job::node() == 0 && NEXT.compare_exchange(number, number + 1, AcqRel, Acquire).is_ok()
+    job::node() == 0 && single_numbers::take(number)
 }
 
 /// Returns true if the calling thread must run the code of a `single`.

@@ -20,7 +20,7 @@ use crate::records::{Group, Running};
 use crate::runtime;
 use crate::settings::settings;
 use crate::shares::GAP;
-use crate::singles;
+use crate::single_numbers;
 use crate::tasks;
 use crate::work::Function;
 
@@ -186,7 +186,7 @@ fn fork(outer: &Context, wanted: &Wanted, threads: u32) -> Box<Context> {
     if settings().cancellation {
         put!(team.cancelled, 0);
     }
-    singles::begin_region();
+    single_numbers::begin_region();
     grow(threads);
     announce(region, threads);
     if meets {

@@ -560,8 +560,8 @@ impl Message<'_> {
 
     /// Returns the bytes that precede a packet of this length in an encoded [`Message::Ports`], so that the
     /// packet need not be copied, and their number.
-    pub fn ports_head(bytes: usize) -> ([u8; PORTS_HEAD_BYTES_MAX], usize) {
-        let mut head = [PORTS; PORTS_HEAD_BYTES_MAX];
+    pub fn ports_head(bytes: usize) -> ([u8; PORTS_HEAD_ROOM], usize) {
+        let mut head = [PORTS; PORTS_HEAD_ROOM];
         let length = postcard::to_slice(&bytes, &mut head[1..]).expect("a number fits");
         let head_bytes = 1 + length.len();
         (head, head_bytes)
@@ -569,7 +569,7 @@ impl Message<'_> {
 }
 
 /// The maximum number of bytes that precede a packet of ports: its kind, and a length.
-const PORTS_HEAD_BYTES_MAX: usize = 11;
+const PORTS_HEAD_ROOM: usize = 11;
 
 /// A capacity that suffices for most messages without pages and diffs.
 const SHORT_MESSAGE_BYTES: usize = 128;
