@@ -121,6 +121,7 @@ pub use self::state::State;
 use self::state::{Circumstances, Homed};
 pub use self::tracking::RESTING_AFTER_RELEASES;
 use self::tracking::{Leave, Watch};
+use crate::anticipation::habits::AWAITED_PAGES_MAX;
 use crate::anticipation::{Anticipation, Touch};
 use crate::batches::Flush;
 use crate::coherence::{Coherence, PageMove, Site, WordOperation};
@@ -131,13 +132,6 @@ use crate::page_table::PageTable;
 use crate::thread::wanted_beyond;
 use crate::words::{Client, Turns};
 use crate::{Done, Effect, Expected, Fact, Outcome, ProtocolError, Waiter, diff, unexpected};
-
-/// The maximum number of pages, fetched by habit at a barrier, that the threads leaving it wait for.
-///
-/// A thread that waits receives the reply itself, and answers other nodes' requests, which come at the same
-/// time. If it computed meanwhile, both would have to wake a thread that serves them, which takes longer than
-/// the exchange. Larger numbers of pages come while the program computes.
-pub const AWAITED_PAGES_MAX: usize = 16;
 
 /// Home-based lazy release consistency on one node.
 #[derive(Debug, Default)]

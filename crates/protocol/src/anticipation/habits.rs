@@ -8,7 +8,7 @@
 //! and is read when it has been written again.
 //!
 //! The threads that leave the barrier wait for these pages, if they are few
-//! ([`AWAITED_PAGES_MAX`](crate::hlrc::AWAITED_PAGES_MAX)).
+//! ([`AWAITED_PAGES_MAX`]).
 //!
 //! A page that has come unrequested does not fault, so the node cannot see whether it is still read. A habit
 //! that has been seen twice in a row is first put to a **trial**: the page is fetched, but left without
@@ -37,6 +37,13 @@ use hiroba_base::{PageId, PageSet};
 
 use super::{Anticipation, Copies, Fetches};
 use crate::coherence::Site;
+
+/// The maximum number of pages, fetched by habit at a barrier, that the threads leaving it wait for.
+///
+/// A thread that waits receives the reply itself, and answers other nodes' requests, which come at the same
+/// time. If it computed meanwhile, both would have to wake a thread that serves them, which takes longer than
+/// the exchange. Larger numbers of pages come while the program computes.
+pub(crate) const AWAITED_PAGES_MAX: usize = 16;
 
 /// How many times a new habit is trusted before a trial, and the maximum.
 pub(super) const BELIEVED_MIN: u8 = 2;
