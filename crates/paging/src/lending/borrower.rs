@@ -226,7 +226,10 @@ impl Borrower {
     }
 
     pub(super) fn request(&mut self, granule: PageId, stamp: u64, outbox: &mut Outbox) {
-        let Some(Loan { at: At::Lender(lender), stamp: lent, .. }) = self.loans.get(&granule) else {
+        // A thread may request what another one has brought in meanwhile. The copy would be taken for that of
+        // the next version.
+        let Some(Loan { at: At::Lender(lender), stamp: lent, is_back: false }) = self.loans.get(&granule)
+        else {
             return;
         };
         if *lent == stamp && !self.fetches.contains_key(&granule) {

@@ -127,7 +127,7 @@ impl Lending {
         self.borrower.keep(granule, stamp)
     }
 
-    /// Asks for a copy of a lent page, unless it has been requested since it left.
+    /// Asks for a copy of a lent page, unless it has been requested since it left, or is back.
     pub fn request(&mut self, granule: PageId, stamp: u64) {
         self.borrower.request(granule, stamp, &mut self.outbox);
     }

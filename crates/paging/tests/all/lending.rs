@@ -191,6 +191,22 @@ impl Cluster {
         self.look(node, granule);
     }
 
+    /// Requests a version of a page that its thread saw out a while ago. Other threads may have brought it in
+    /// since, and it may have left again.
+    fn want_late(&mut self, node: usize, granule: PageId, rng: &mut Prng) {
+        let Node { lending, next_stamp, pages, .. } = &mut self.nodes[node];
+        let latest = match pages[&granule].state {
+            State::Here { stamp, .. } => stamp,
+            State::Out { stamp } | State::Awaited { stamp } => Some(stamp),
+            State::OnDisk => None,
+        };
+        let any = rng.random_range(0..*next_stamp + 1);
+        let stamp = latest.filter(|_| rng.random_range(0..4) > 0).unwrap_or(any);
+        lending.request(granule, stamp);
+        self.see("wanted late");
+        self.send(node);
+    }
+
     /// Looks whether an awaited page has come.
     fn look(&mut self, node: usize, granule: PageId) {
         let dead: Vec<bool> = self.nodes.iter().map(|node| node.is_dead).collect();
@@ -272,6 +288,7 @@ impl Cluster {
                 self.nodes[node].lending.handle_time(self.now);
                 self.send(node);
             }
+            73..76 => self.want_late(node, granule, rng),
             72 if may_die && rng.random_range(0..40) == 0 => self.die(node),
             _ => {
                 self.deliver_some(rng);
