@@ -21,7 +21,6 @@ pub mod order;
 pub mod ordered;
 pub mod posts;
 pub mod sc;
-pub mod supplies;
 mod wrongs;
 
 pub use self::hlrc::Mutant;

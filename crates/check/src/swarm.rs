@@ -193,9 +193,9 @@ fn coherence(conditions: &Conditions, me: NodeId, limits: Limits) -> Box<dyn Coh
         }
         Protocol::ErcInvalidate => eager(Mode::Invalidate),
         Protocol::ErcUpdate => eager(Mode::Update),
-        // The thresholds of habits for programs of a few barriers.
+        // The thresholds of moves for programs of a few barriers.
         Protocol::Adaptive if follows_locks => {
-            Box::new(adaptive(reached).moving_after(SOON).resting_after(rest_after).ordering_hastily())
+            Box::new(adaptive(reached).moving_after(SOON).resting_after(rest_after))
         }
         Protocol::Aurc => {
             let hlrc = Hlrc::new().resting_after(rest_after).reading_from(reached);

@@ -12,7 +12,6 @@
 //! | touches many pages that lie together, in no order | windows around them | `anticipation/blocks.rs` |
 //! | reads a page soon after the barriers that invalidate it | the page, at the barrier before | `anticipation/habits.rs` |
 //! | reads a page after a lock's grant has invalidated it | the page, when the lock comes | `anticipation/lock_pages.rs` |
-//! | any of the last two, repeatedly | the home sends it, unrequested | `anticipation/supplies.rs` |
 //!
 //! The protocol reports what happens to its copies:
 //!
@@ -23,10 +22,8 @@
 //! | a notice has voided a copy that had not been touched | `lost_untouched` | – |
 //! | a lock has come, and has voided pages | `granted` | pages to fetch |
 //! | a barrier is over, and has voided pages | `met` | pages to fetch |
-//! | a page gets another home | `forget_orders` | – |
 //!
-//! Eager release consistency uses only `anticipation/steps.rs`. Pages that homes send unrequested have
-//! methods of their own, in `anticipation/supplies.rs`.
+//! Eager release consistency uses only `anticipation/steps.rs`.
 //!
 //! The node cannot see whether the program reads a page that it may use without a fault. So a page that came
 //! unrequested is sometimes left without access: its first touch faults, needs no message, and shows that the
@@ -35,19 +32,16 @@
 pub(crate) mod blocks;
 pub(crate) mod habits;
 pub(crate) mod lock_pages;
-mod own_changes;
 pub(crate) mod steps;
 pub(crate) mod streams;
-pub(crate) mod supplies;
 
-use hiroba_base::{Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, VersionVector};
+use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet};
 use rustc_hash::FxHashSet;
 
 use self::blocks::Blocks;
 use self::habits::{Due, Habit};
 use self::lock_pages::LockPage;
 use self::streams::Streams;
-use self::supplies::{Order, Supplies};
 use crate::coherence::Site;
 use crate::home::Located;
 use crate::page_table::PageTable;
@@ -74,21 +68,8 @@ pub(crate) trait Copies {
     /// Returns what the program may do with the page without a fault.
     fn access(&self, page: PageId) -> Access;
 
-    /// Returns true if the host keeps a twin of the page.
-    fn has_twin(&self, page: PageId) -> bool;
-
-    /// Returns true if a copy of this version contains all intervals that this node knows, including its own
-    /// writes.
-    fn would_do(&self, page: PageId, version: &VersionVector) -> bool;
-
-    /// Returns the latest interval in which this node has changed the page, as far as its copy shows; else 0.
-    fn own_interval(&self, site: &Site, page: PageId) -> IntervalSeq;
-
     /// Returns true if this node reads the home's frames itself, without a message.
     fn reads_itself(&self, home: NodeId) -> bool;
-
-    /// Returns true if the page is homed here and may be sent as it is.
-    fn may_send(&self, site: &Site, page: PageId) -> bool;
 }
 
 /// Pages to fetch.
@@ -119,7 +100,6 @@ pub(crate) enum Touch {
 struct Guess {
     habit: Habit,
     lock_page: LockPage,
-    order: Order,
 }
 
 /// Pages that were requested before a thread touched them.
@@ -164,20 +144,12 @@ pub(crate) struct Anticipation {
     blocks: Blocks,
     due: Due,
     follows_locks: bool,
-    supplies: Supplies,
 }
 
 impl Anticipation {
     /// Has pages that go with locks fetched as soon as the locks come.
     pub(crate) fn follow_locks(&mut self) {
         self.follows_locks = true;
-    }
-
-    /// Has readers order the pages that they read after every barrier. Hasty readers order as soon as they
-    /// read a page twice at the same distance from its loss; others after that has proved right. Tests with
-    /// few barriers use hasty readers.
-    pub(crate) fn place_orders(&mut self, is_hasty: bool) {
-        (self.supplies.is_on, self.supplies.is_hasty) = (true, is_hasty);
     }
 
     /// Proposes, as one fetch, the absent ones of the pages that the program says it will read.
@@ -208,11 +180,11 @@ impl Anticipation {
         touch: Touch,
     ) -> Fetches {
         let guess = self.guesses.get_mut(&page.page);
-        let was_on_trial = guess.is_some_and(|guess| guess.order.end_trial() | guess.habit.is_on_trial);
+        let was_on_trial = guess.is_some_and(|guess| guess.habit.is_on_trial);
         let is_absent = matches!(touch, Touch::Missed | Touch::UnderWay);
         if is_absent || was_on_trial {
-            self.note_use(site, copies, page.page, touch != Touch::Missed);
-            self.note_lock_page(site, copies, page.page);
+            self.note_use(site, page.page, touch != Touch::Missed);
+            self.note_lock_page(page.page);
         }
         let shows_stream = is_absent || touch == Touch::Opened && !was_on_trial;
         if !shows_stream || !site.prefetches {

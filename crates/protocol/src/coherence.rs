@@ -550,16 +550,11 @@ pub trait Coherence: Debug + Send {
     /// Continues after the program has lost its access to the pages that notices have voided.
     fn end_invalidation(&mut self, _site: &mut Site) {}
 
-    /// Sends the data that goes with a lock ahead of it: the node is about to hand the lock over to another
-    /// one, which has seen the intervals of `seen`.
-    fn hand_over(&mut self, _site: &mut Site, _lock: LockId, _to: NodeId, _seen: &VectorTimestamp) {}
+    /// Sends what must precede a lock: the node is about to hand one over to another node.
+    fn hand_over(&mut self, _site: &mut Site) {}
 
     /// Handles that the node has got a lock, whose notices have taken the program's access to `voided`.
     fn begin_hold(&mut self, _site: &mut Site, _lock: LockId, _voided: &PageSet) {}
-
-    /// Sends pages ahead that other nodes are known to read after a collective. The node arrives there and
-    /// has closed its interval.
-    fn supply(&mut self, _site: &mut Site) {}
 
     /// Returns the pages homed here that get another home at a collective. The node arrives there.
     fn give_away(&mut self, _site: &mut Site) -> Vec<HomeMoves> {
@@ -587,10 +582,6 @@ pub trait Coherence: Debug + Send {
 
     /// Continues after the release that the protocol requested ([`AfterRelease::GiveUp`]).
     fn give_up_after_release(&mut self, _site: &mut Site) {}
-
-    /// Takes the pages that other nodes sent ahead ([`supply`](Self::supply)). The node has left a
-    /// collective, and its threads are about to go on.
-    fn take_supplies(&mut self, _site: &mut Site) {}
 
     /// Handles that the program goes on after a barrier, which has taken its access to `voided`.
     fn begin_phase(&mut self, _site: &mut Site, _voided: &PageSet) {}

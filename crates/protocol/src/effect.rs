@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::sync::Arc;
 
 use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector};
-use hiroba_wire::{Ahead, AtomicOperation, AtomicOutcome};
+use hiroba_wire::{AtomicOperation, AtomicOutcome};
 
 use crate::fact::Fact;
 use crate::thread::{Outcome, Waiter};
@@ -64,9 +64,6 @@ pub enum Effect {
         to: NodeId,
         /// The pages in ascending order: at least one, at most as many as a message may carry.
         pages: Vec<PageToSend>,
-        /// For pages that were not requested: the message that they precede. They are sent as
-        /// `PagesSupplied`.
-        ahead_of: Option<Ahead>,
     },
     /// Send `to` one `PagesReply` with the content of the page's twin, which lacks what the program has
     /// written since.

@@ -5,7 +5,7 @@
 //! and write notices Keleher, Cox, Zwaenepoel, *Lazy Release Consistency for Software Distributed Shared
 //! Memory*, ISCA 1992.
 //!
-//! Tests: `check/tests/all/hlrc.rs`, and there `page_axioms.rs`, `ordered.rs`, `moves.rs`, `supplies.rs`,
+//! Tests: `check/tests/all/hlrc.rs`, and there `page_axioms.rs`, `ordered.rs`, `moves.rs`,
 //! `explore.rs`, `golden.rs` and `endurance.rs`.
 //!
 //! A node's execution is divided into **intervals** that end at releases. When one ends, each page written in
@@ -110,7 +110,7 @@ use std::collections::{BTreeMap, VecDeque};
 use hiroba_base::{
     Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector,
 };
-use hiroba_wire::{Ahead, AtomicOperation, HomeMoves, Message, PageDiff};
+use hiroba_wire::{AtomicOperation, HomeMoves, Message, PageDiff};
 
 use self::atomics::AtomicTargets;
 use self::comparing::Comparisons;
@@ -656,10 +656,6 @@ impl Hlrc {
             self.pages.or_default(page_id).version.advance(site.me, seq);
             return;
         };
-        // The home operates on words itself, so no diff contains what a supply would lack of them.
-        if !runs.is_empty() && !self.operated_on.contains(page_id) {
-            self.anticipation.keep_own(page_id, before, seq, &runs);
-        }
         let flush = self.flushes.entry(home).or_default();
         // Send a batch only when there is more to send, since the last message must say that it is the last.
         let batch = flush.is_full().then(|| std::mem::take(flush));
@@ -753,8 +749,7 @@ impl Hlrc {
                 if site.is_home(page_id)
                     && let Some(page) = self.pages.get_mut(&page_id)
                 {
-                    page.shared &=
-                        page.served || self.looks_for_races || self.anticipation.is_ordered(page_id);
+                    page.shared &= page.served || self.looks_for_races;
                     if !page.shared && std::mem::take(&mut page.unguarded) {
                         page.unnoticed = true;
                         self.watch.unguarded.remove(page_id);
@@ -847,13 +842,6 @@ impl Coherence for Hlrc {
             Message::PagesReply { copies, content } => {
                 self.handle_reply_in_order(site, from, copies, content)
             }
-            Message::StandingOrder { lock, pages, stands } => {
-                self.handle_order(site, from, *lock, pages, *stands);
-                Ok(())
-            }
-            Message::PagesSupplied { ahead_of, copies, content } => {
-                self.keep_unasked(site, from, *ahead_of, copies, content)
-            }
             Message::Diffs { seq, last, diffs } => self.handle_diffs(site, from, *seq, *last, diffs),
             Message::AtomicRequest { ticket, page, offset, operation, needed } => {
                 let client = Client::There(from, *ticket);
@@ -933,7 +921,6 @@ impl Coherence for Hlrc {
     }
 
     fn handle_meeting(&mut self, site: &mut Site, all_have_seen: &VectorTimestamp) {
-        self.anticipation.meet(all_have_seen.get(site.me));
         self.moves.meet(all_have_seen.get(site.me));
         self.reclaim_exclusive_pages(site, all_have_seen);
     }
@@ -942,11 +929,6 @@ impl Coherence for Hlrc {
         if policy != HomePolicy::Fixed {
             self.choose_policy(policy);
         }
-    }
-
-    fn supply(&mut self, site: &mut Site) {
-        self.anticipation.tell_orders(site);
-        self.send_supplies(site);
     }
 
     fn give_away(&mut self, site: &mut Site) -> Vec<HomeMoves> {
@@ -970,20 +952,14 @@ impl Coherence for Hlrc {
         self.end_leaving(site);
     }
 
-    fn hand_over(&mut self, site: &mut Site, lock: LockId, to: NodeId, seen: &VectorTimestamp) {
+    fn hand_over(&mut self, site: &mut Site) {
         self.moves.send_withheld(site);
-        self.send_with_lock(site, lock, to, seen);
     }
 
     fn begin_hold(&mut self, site: &mut Site, lock: LockId, voided: &PageSet) {
-        self.expect_supplies(site, Ahead::Grant(lock));
         let (anticipation, copies) = self.anticipate();
         let fetches = anticipation.granted(site, &copies, lock, voided);
         self.fetch_ahead(site, fetches);
-    }
-
-    fn take_supplies(&mut self, site: &mut Site) {
-        self.expect_supplies(site, Ahead::Collective(site.collectives_done));
     }
 
     fn begin_phase(&mut self, site: &mut Site, voided: &PageSet) {

@@ -124,9 +124,6 @@ pub(crate) trait Pages {
     /// the offset and number of each word.
     fn take_turns(&mut self, leaves: &dyn Fn(PageId) -> bool) -> FxHashMap<PageId, Vec<(u32, u64)>>;
 
-    /// Ends orders with the page's home, which is about to change.
-    fn end_orders(&mut self, site: &Site, page: PageId);
-
     /// Notes that the page's home has changed, so that the last home's answers to operations on its words may
     /// be late.
     fn overtake(&mut self, page: PageId);
@@ -302,7 +299,6 @@ impl Moves {
 
     /// Takes `to` for the page's home from now on.
     fn follow(&mut self, site: &mut Site, pages: &mut impl Pages, page: PageId, to: NodeId) {
-        pages.end_orders(site, page);
         site.homes.move_page(page, to);
         // The last home's answers may arrive after those of the next home, which acts later.
         pages.overtake(page);

@@ -60,12 +60,6 @@ impl Outbox {
         }
     }
 
-    /// Takes the effects that the host has not polled. The caller adds them again ([`extend`](Self::extend))
-    /// after effects that must come first.
-    pub fn put_off(&mut self) -> impl IntoIterator<Item = Effect> + use<> {
-        std::mem::take(&mut self.effects)
-    }
-
     /// Resumes a thread.
     pub fn wake(&mut self, waiter: Waiter, outcome: Outcome) {
         self.push(Effect::Wake { waiter, outcome });

@@ -406,7 +406,7 @@ impl Sc {
         assert!(page.owner, "{page_id}: only its owner's copy is the page");
         assert!(page.access < Access::Write, "{page_id}: what is being written is not sent");
         let pages = vec![PageToSend { page: page_id, page_bytes, version: Default::default() }];
-        site.out.push(Effect::SendPages { to, pages, ahead_of: None });
+        site.out.push(Effect::SendPages { to, pages });
     }
 
     /// Handles a request for a copy: Li and Hudak's *read server*, the manager's part or that of the presumed

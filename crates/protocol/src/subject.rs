@@ -42,7 +42,6 @@ impl Subject {
             | Message::DiffsCollected { page }
             | Message::CaughtUp { page, .. }
             | Message::WordReply { page, .. } => (Some(*page), is_known(*page), false),
-            Message::StandingOrder { pages, .. } => (pages.iter().next(), pages.iter().all(is_known), true),
             Message::InvalidateCopies { pages, .. } => (pages.iter().next(), pages.iter().all(is_known), false),
             Message::UpdateCopies { diffs, .. } => {
                 let mut pages = diffs.iter().map(|diff| diff.page);
@@ -66,7 +65,7 @@ impl Subject {
                 let first = pages.next();
                 (first, first.into_iter().chain(pages).all(is_known), false)
             }
-            Message::PagesReply { copies, .. } | Message::PagesSupplied { copies, .. } => {
+            Message::PagesReply { copies, .. } => {
                 let mut pages = copies.iter().map(|copy| copy.page);
                 let first = pages.next();
                 (first, first.into_iter().chain(pages).all(is_known), false)

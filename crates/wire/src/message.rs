@@ -12,7 +12,7 @@ use crate::collective::Collective;
 use crate::intervals::{IntervalDiff, Knowledge, PageDiff, TouchedPage};
 use crate::limits::Limits;
 use crate::moves::{HomeMoves, PageHandedOver, PagesHeld};
-use crate::pages::{Ahead, PageCopy, PagesWanted};
+use crate::pages::{PageCopy, PagesWanted};
 
 /// An operation on one naturally aligned 64-bit word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,28 +66,6 @@ pub enum Message<'a> {
     },
     /// From a home: pages that were requested, in one message or in several.
     PagesReply {
-        /// The pages, at most [`PAGES_PER_MESSAGE_MAX`](crate::PAGES_PER_MESSAGE_MAX).
-        copies: Vec<PageCopy>,
-        /// Their bytes in order, without pages that are all zero.
-        #[serde(borrow, with = "serde_bytes")]
-        content: &'a [u8],
-    },
-    /// To a home: a standing order, or its end.
-    StandingOrder {
-        /// The lock with which the pages must come; `None`: ahead of barriers.
-        lock: Option<LockId>,
-        /// Pages that the sender reads whenever it learns, with that lock or at a barrier, that they have
-        /// changed.
-        pages: PageSet,
-        /// Whether the order begins (the pages are sent without a request) or ends.
-        stands: bool,
-    },
-    /// Pages that were not requested: from a home that arrives at a barrier, those with standing orders that
-    /// it has changed since the last one; from a node that hands a lock over, those that go with it.
-    /// with it.
-    PagesSupplied {
-        /// The grant or departure that follows them.
-        ahead_of: Ahead,
         /// The pages, at most [`PAGES_PER_MESSAGE_MAX`](crate::PAGES_PER_MESSAGE_MAX).
         copies: Vec<PageCopy>,
         /// Their bytes in order, without pages that are all zero.
@@ -488,9 +466,9 @@ pub enum Message<'a> {
 }
 
 /// The first byte of an encoded [`Message::Diffs`].
-const DIFFS: u8 = 5;
+const DIFFS: u8 = 3;
 /// The first byte of an encoded [`Message::Ports`].
-const PORTS: u8 = 53;
+const PORTS: u8 = 51;
 
 impl Message<'_> {
     /// Returns true if an encoded message with this first byte may wait for the receiver's next poll. Diffs
@@ -500,12 +478,10 @@ impl Message<'_> {
     }
 
     /// The names of all kinds of messages. The first byte of an encoded message is an index into this.
-    pub const KINDS: [&'static str; 55] = [
+    pub const KINDS: [&'static str; 53] = [
         "PageRequest",
         "PagesRequest",
         "PagesReply",
-        "StandingOrder",
-        "PagesSupplied",
         "Diffs",
         "LockRequest",
         "LockForward",
@@ -609,9 +585,7 @@ impl<'a> Message<'a> {
                 limits.version(needed)
             }
             Message::PagesRequest { wanted, .. } => limits.wanted(wanted),
-            Message::PagesReply { copies, content } | Message::PagesSupplied { copies, content, .. } => {
-                limits.copies(copies, content)
-            }
+            Message::PagesReply { copies, content } => limits.copies(copies, content),
             Message::Diffs { seq, last: _, diffs } | Message::EarlyDiffs { seq, diffs } => {
                 limits.seq(*seq)?;
                 diffs.iter().try_for_each(|diff| limits.page(diff.page))
@@ -639,7 +613,6 @@ impl<'a> Message<'a> {
                 diffs.iter().try_for_each(|diff| limits.page(diff.page))
             }
             Message::UpdateCopies { diffs, .. } => diffs.iter().try_for_each(|diff| limits.page(diff.page)),
-            Message::StandingOrder { pages, .. } => limits.pages("page ranges of an order", pages),
             Message::InvalidateCopies { pages, .. } => limits.pages("page ranges of an invalidation", pages),
             Message::CopiesSettled { page, left, .. } => {
                 limits.page(*page)?;

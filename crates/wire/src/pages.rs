@@ -1,6 +1,6 @@
 //! Messages that carry several pages.
 
-use hiroba_base::{LockId, PageId, PageSet, PageSize, VersionVector};
+use hiroba_base::{PageId, PageSet, PageSize, VersionVector};
 use serde::{Deserialize, Serialize};
 
 use crate::WireError;
@@ -16,15 +16,6 @@ pub struct PagesWanted {
     pub needed: VersionVector,
     /// The pages.
     pub pages: PageSet,
-}
-
-/// The message that unrequested pages precede.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ahead {
-    /// The end of a collective, with the number of collectives that ended before it.
-    Collective(u64),
-    /// The grant of a lock.
-    Grant(LockId),
 }
 
 /// One of several pages in a message.

@@ -52,7 +52,7 @@ impl<E: Engine> Cluster<E> {
         let wrong = |error| Failure::Memory { node: id, error };
         match effect {
             Effect::Send { to, message } => self.send(id, to, message),
-            Effect::SendPages { to, pages, ahead_of } => {
+            Effect::SendPages { to, pages } => {
                 let mut content = Vec::new();
                 let copies = pages.into_iter().map(|PageToSend { page, page_bytes, version }| {
                     let bytes = self.mutation.on_content(page, memory.content(page, page_bytes as usize));
@@ -60,11 +60,7 @@ impl<E: Engine> Cluster<E> {
                     PageCopy { page, version, is_zero: bytes.is_none() }
                 });
                 let (copies, content) = (copies.collect(), &content[..]);
-                let message = match ahead_of {
-                    Some(ahead_of) => Message::PagesSupplied { ahead_of, copies, content },
-                    None => Message::PagesReply { copies, content },
-                };
-                self.send(id, to, message.encode());
+                self.send(id, to, Message::PagesReply { copies, content }.encode());
             }
             Effect::SendTwin { to, page, version } => {
                 let (_, twin) = memory.with_twin(page).map_err(wrong)?;

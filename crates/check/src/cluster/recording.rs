@@ -148,8 +148,7 @@ impl<E: Engine> Cluster<E> {
                 return Err(Failure::Host { node, sentence });
             }
             Fact::Applied { page, writer, seq, bytes } => {
-                // What a node writes into a supply of its own, the engine writes, not the host.
-                let applied = writer == node || self.nodes[node.index()].applied.remove(&page);
+                let applied = self.nodes[node.index()].applied.remove(&page);
                 if bytes > 0 && !applied {
                     return Ok(());
                 }

@@ -185,14 +185,10 @@ impl Mutation for Planted {
                 }
                 _ => effects.push(Effect::Send { to, message }),
             },
-            Effect::SendPages { to, pages, ahead_of: None } => {
+            Effect::SendPages { to, pages } => {
                 let is_sent = |page: &PageToSend| !self.withheld.remove(&(to, page.page));
                 let pages: Vec<PageToSend> = pages.into_iter().filter(is_sent).collect();
-                effects.extend((!pages.is_empty()).then_some(Effect::SendPages {
-                    to,
-                    pages,
-                    ahead_of: None,
-                }));
+                effects.extend((!pages.is_empty()).then_some(Effect::SendPages { to, pages }));
             }
             Effect::CountMove { page } => {
                 self.coming.remove(&page);

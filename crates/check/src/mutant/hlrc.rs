@@ -373,13 +373,13 @@ impl Mutation for Planted {
             (Mutant::WatchWithoutNoting, Effect::Watch { pages }) => {
                 vec![Effect::Protect { pages, access: Access::Write }]
             }
-            (Mutant::UnwatchShared, Effect::SendPages { to, pages, ahead_of }) => {
+            (Mutant::UnwatchShared, Effect::SendPages { to, pages }) => {
                 let span = |page: &PageToSend| {
                     let count = u64::from(page.page_bytes / GRANULE_BYTES);
                     Effect::Unwatch { pages: PageRange { first: page.page, count } }
                 };
                 let unwatch: Vec<Effect> = pages.iter().map(span).collect();
-                [vec![Effect::SendPages { to, pages, ahead_of }], unwatch].concat()
+                [vec![Effect::SendPages { to, pages }], unwatch].concat()
             }
             (
                 Mutant::OvertakeOwnDiffs,

@@ -216,7 +216,7 @@ impl Mutation for Planted {
             }
             (Mutant::SendFrame, Effect::SendTwin { to, page, version }) => {
                 let pages = vec![PageToSend { page, page_bytes: self.page_bytes[&page], version }];
-                vec![Effect::SendPages { to, pages, ahead_of: None }]
+                vec![Effect::SendPages { to, pages }]
             }
             (Mutant::AtomicTwice, effect) => vec![add_twice(effect)],
             (_, effect) => vec![effect],

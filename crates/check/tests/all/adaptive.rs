@@ -1,5 +1,5 @@
 //! The adaptive protocol keeps the promises of release consistency, whatever it chooses. Its choices have
-//! suites of their own: `moves.rs` for homes, `supplies.rs` for pages that are sent ahead.
+//! suites of their own: `moves.rs` for homes, `anticipation.rs` for pages that are fetched ahead.
 
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, Options};

@@ -1,5 +1,5 @@
 //! Home-based lazy release consistency under each way of tracking writes: litmus programs, and planted bugs,
-//! each of which must be caught. Moving homes are in `moves.rs`, anticipation in `supplies.rs`, page facts in
+//! each of which must be caught. Moving homes are in `moves.rs`, anticipation in `anticipation.rs`, page facts in
 //! `page_axioms.rs`.
 
 use hiroba_base::NodeId;

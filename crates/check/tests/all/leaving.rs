@@ -58,7 +58,7 @@ impl Way {
             Way::Fixed | Way::OneSided => fixed(me, limits, tracking),
             Way::Adaptive | Way::AdaptiveOneSided => {
                 let reached = NodeId::all(limits.nodes).filter(|node| self.is_one_sided() && *node != me);
-                let protocol = adaptive(reached).moving_after(SOON).ordering_hastily();
+                let protocol = adaptive(reached).moving_after(SOON);
                 Consistency::new(me, limits, tracking, Box::new(protocol)).telling()
             }
         }

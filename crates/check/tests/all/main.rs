@@ -2,6 +2,7 @@
 //! -p hiroba-check --test all lrc::` runs one file of it.
 
 mod adaptive;
+mod anticipation;
 mod aurc;
 mod claims;
 mod endurance;
@@ -30,4 +31,3 @@ mod sample;
 mod sc;
 mod scale;
 mod sequential;
-mod supplies;

@@ -79,19 +79,6 @@ impl<'a> NodeDigest<'a> {
         self.intervals.last().map_or(0, |interval| interval.seq)
     }
 
-    /// Returns the latest interval through `through` that made a diff of the page and is not among `others`,
-    /// which are in ascending order; 0 if there is none.
-    pub(super) fn last_diff_beside(
-        &self,
-        page: PageId,
-        through: IntervalSeq,
-        others: &[IntervalSeq],
-    ) -> IntervalSeq {
-        let closed = self.between(0, through).iter().rev().map(|interval| interval.seq);
-        let mut made = closed.filter(|seq| self.diffs.contains_key(&(page, *seq)));
-        made.find(|seq| others.binary_search(seq).is_err()).unwrap_or(0)
-    }
-
     /// Returns the latest interval that was closed before one of the node's records; 0 if none was.
     pub(super) fn last_interval_before(&self, record: usize) -> IntervalSeq {
         let end = self.intervals.partition_point(|interval| interval.record < record);
@@ -235,8 +222,7 @@ impl<'a> Digest<'a> {
                     }
                 }
                 Event::Diffed { page, bytes } if *bytes > 0 => diffs.push((*page, *bytes)),
-                // A node's own changes are written into copies that have come, not into a home's frame.
-                Event::Applied { page, writer, seq, bytes } if *writer != node => {
+                Event::Applied { page, writer, seq, bytes } => {
                     let applied = digest.applied.entry((*page, *writer)).or_default();
                     applied.push(Applied { record, seq: *seq, bytes: *bytes });
                 }

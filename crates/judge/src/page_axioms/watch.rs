@@ -103,9 +103,6 @@ pub(super) struct Watcher<'a> {
     lacking: BTreeMap<PageId, VersionVector>,
     /// The latest interval of this node that wrote a page, with a diff for its home.
     own: FxHashMap<PageId, IntervalSeq>,
-    /// The intervals of this node that were written into a page which came without them, in order, until the
-    /// page is installed.
-    written_again: FxHashMap<PageId, Vec<IntervalSeq>>,
     received: FxHashMap<NodeId, usize>,
     /// The bytes of diffs of the latest interval of a node that has changed a page here.
     applied: FxHashMap<(PageId, NodeId), (IntervalSeq, u32)>,
@@ -138,7 +135,6 @@ impl<'a> Watcher<'a> {
             holds: FxHashMap::default(),
             lacking: BTreeMap::new(),
             own: FxHashMap::default(),
-            written_again: FxHashMap::default(),
             received: FxHashMap::default(),
             applied: FxHashMap::default(),
             moved: FxHashMap::default(),
@@ -441,17 +437,8 @@ impl<'a> Watcher<'a> {
         let sender = self.serving.get(&thread).and_then(|calls| calls.last().copied().flatten());
         let by_message = sender == Some(home) && !self.rules.one_sided;
         let sent = if by_message { self.sent_by(home) } else { usize::MAX };
-        let again = self.written_again.remove(&page).unwrap_or_default();
         for (writer, seq) in version.entries() {
-            let needed_at_home = if *writer == self.node && !again.is_empty() {
-                self.digest.nodes[writer.index()].last_diff_beside(page, *seq, &again)
-            } else {
-                *seq
-            };
-            if needed_at_home == 0 {
-                continue;
-            }
-            let held = self.some_home_held(home, page, *writer, needed_at_home, sent);
+            let held = self.some_home_held(home, page, *writer, *seq, sent);
             if let Err(wrong) = held {
                 self.convict(Axiom::Versions, |_| {
                     format!("{page} came as if it contained interval {seq} of node {writer}, but {wrong}")
@@ -552,29 +539,7 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Checks a diff of this node that it has written into a page which came without it.
-    fn write_again(&mut self, page: PageId, seq: IntervalSeq, bytes: u32) {
-        let made = self.digest.nodes[self.node.index()].diffs.get(&(page, seq)).copied();
-        if made != Some(bytes) {
-            let made = made.map_or("none".to_owned(), |made| format!("one of {made} bytes"));
-            self.convict(self.rules.diffs(), |_| {
-                format!("a diff of {page} of {bytes} bytes from this node's own interval {seq} is written again, which made {made}")
-            });
-        }
-        let again = self.written_again.entry(page).or_default();
-        let before = again.last().copied().unwrap_or(0);
-        again.push(seq);
-        if before >= seq {
-            self.convict(self.rules.diffs(), |_| {
-                format!("{page}: this node's own interval {seq} is written again after interval {before}")
-            });
-        }
-    }
-
     fn apply(&mut self, page: PageId, writer: NodeId, seq: IntervalSeq, bytes: u32) {
-        if writer == self.node {
-            return self.write_again(page, seq, bytes);
-        }
         let axiom = self.rules.diffs();
         self.findings.counts.diffs += 1;
         let held = self.holds.entry(page).or_default();

@@ -22,7 +22,7 @@ use hiroba_protocol::diff::{self, Blocks, Encoder};
 use hiroba_protocol::races::Interval;
 use hiroba_protocol::{Done, Effect, Engine, NewContent, PageToSend, ReadOutcome};
 use hiroba_trace::Event;
-use hiroba_wire::{Ahead, AtomicOperation, AtomicOutcome, Message, PageCopy};
+use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageCopy};
 use smallvec::SmallVec;
 
 use crate::budget::Budget;
@@ -298,7 +298,7 @@ impl Runtime {
         let tallies = &self.account.tallies;
         match effect {
             Effect::Send { to, message } => self.post_to(core, to, &[&message]),
-            Effect::SendPages { to, pages, ahead_of } => self.send_pages(core, to, pages, ahead_of),
+            Effect::SendPages { to, pages } => self.send_pages(core, to, pages),
             Effect::SendTwin { to, page, version } => self.send_twin(core, to, page, version),
             Effect::Protect { pages, access } => self.protect(core, pages, access),
             Effect::Invalidate { span, pages } => {
@@ -501,7 +501,7 @@ impl Runtime {
     }
 
     /// Sends pages that are homed here, copied from their frames into the outgoing message.
-    fn send_pages(&self, core: &mut Core, to: NodeId, pages: Vec<PageToSend>, ahead_of: Option<Ahead>) {
+    fn send_pages(&self, core: &mut Core, to: NodeId, pages: Vec<PageToSend>) {
         let mut content = Frames { memory: &self.memory, pages: Vec::with_capacity(pages.len()) };
         let mut copies = Vec::with_capacity(pages.len());
         for PageToSend { page, page_bytes, version } in pages {
@@ -513,10 +513,7 @@ impl Runtime {
         }
         core.message.clear();
         let head = std::mem::take(&mut core.message);
-        let message = match ahead_of {
-            Some(ahead_of) => Message::PagesSupplied { ahead_of, copies, content: &[] },
-            None => Message::PagesReply { copies, content: &[] },
-        };
+        let message = Message::PagesReply { copies, content: &[] };
         core.message = message.encode_before_content(content.bytes(), head);
         let is_posted = self.post(to, core.message[0], Unsent::with_content(&[&core.message], &content));
         core.note_posted(to, is_posted);

@@ -28,8 +28,6 @@
 //! row a page has no habits: if distances alternate, as with two arrays that change places, no habit stays
 //! right. It may have habits again after it has been read at one distance as many times as the maximum that a
 //! habit can be trusted.
-//!
-//! Where a habit has proved right, the reader may order the page: [`supplies`](super::supplies).
 
 use std::collections::VecDeque;
 
@@ -106,18 +104,16 @@ impl Habit {
         }
     }
 
-    /// Notes that the page is used in this epoch. Returns whether that has proved a habit right, or `None` if
-    /// there is no habit.
-    fn note_use(&mut self, epoch: u64, comes_unasked: bool) -> Option<bool> {
+    /// Notes that the page is used in this epoch.
+    fn note_use(&mut self, epoch: u64, comes_unasked: bool) {
         self.is_on_trial = false;
         assert!(epoch >= self.lost_in, "a page is lost before it is used");
         let later = epoch - self.lost_in;
         if self.lost_in == 0 || later >= PHASES_MAX {
             (self.trust, self.believed) = (0, 0);
-            return None;
+            return;
         }
         let is_as_before = u64::from(self.later) == later;
-        let has_proved_right = is_as_before && self.trust > 0;
         self.trust = if is_as_before { (self.trust * 2).clamp(BELIEVED_MIN, BELIEVED_MAX) } else { 0 };
         self.later = later as u8;
         self.believed = if is_as_before && comes_unasked { self.trust } else { 0 };
@@ -125,7 +121,6 @@ impl Habit {
             self.mistakes = 0;
         }
         assert!(self.trust <= BELIEVED_MAX && self.believed <= self.trust, "belief is bounded by trust");
-        Some(has_proved_right)
     }
 }
 
@@ -135,24 +130,11 @@ pub(super) type Due = VecDeque<Vec<Expected>>;
 
 impl Anticipation {
     /// Notes that a thread has faulted on the page, which was absent, on its way unrequested, or on trial.
-    pub(super) fn note_use(
-        &mut self,
-        site: &mut Site,
-        copies: &impl Copies,
-        page: PageId,
-        comes_unasked: bool,
-    ) {
-        let epoch = site.collectives_done;
-        let habit = &mut self.guesses.or_default(page).habit;
-        let was_lost = habit.lost_in > 0;
-        habit.note_use(epoch, comes_unasked);
-        if was_lost {
-            self.consider_order(site, copies, page);
-        }
+    pub(super) fn note_use(&mut self, site: &Site, page: PageId, comes_unasked: bool) {
+        self.guesses.or_default(page).habit.note_use(site.collectives_done, comes_unasked);
     }
 
-    /// Handles that a barrier has voided these pages: proposes the pages that are read after it, except those
-    /// that homes have supplied.
+    /// Handles that a barrier has voided these pages: proposes the pages that are read after it.
     pub(super) fn follow_habits(
         &mut self,
         site: &mut Site,
@@ -166,9 +148,7 @@ impl Anticipation {
             let guess = self.guesses.or_default(page);
             guess.habit.lost_in = epoch;
             if !copies.is_good(page)
-                && !self.supplies.expects(page)
                 && let Some(is_trial) = guess.habit.expect()
-                && !(is_trial && guess.order.is_placed())
             {
                 let expected = Expected { page, lost_in: epoch, is_trial };
                 self.due[usize::from(guess.habit.later)].push(expected);

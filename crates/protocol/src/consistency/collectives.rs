@@ -39,7 +39,6 @@ impl Consistency {
         let goes_on = !collective.ends_the_job();
         let mut moves = Vec::new();
         for protocol in protocols.all.iter_mut().filter(|_| goes_on) {
-            protocol.supply(site);
             moves.extend(protocol.give_away(site));
         }
         let (caller, least) = (site.me, None);
@@ -87,7 +86,6 @@ impl Consistency {
         let voided = self.absorb(knowledge, false);
         self.each(|protocol, site| protocol.handle_meeting(site, &knowledge.timestamp));
         self.handle_moves(moves)?;
-        self.each(|protocol, site| protocol.take_supplies(site));
         let site = &mut self.site;
         // All nodes have seen every interval up to here, so no node will need these notices again.
         site.log.forget_through(&knowledge.timestamp);

@@ -129,7 +129,7 @@ impl Erc {
         }
         site.protect_all(&shared, Access::Read);
         let replies = replies(sent).into_iter();
-        site.out.extend(replies.map(|pages| Effect::SendPages { to, pages, ahead_of: None }));
+        site.out.extend(replies.map(|pages| Effect::SendPages { to, pages }));
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VersionVector};
-use hiroba_wire::{Ahead, Message, PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};
+use hiroba_wire::{Message, PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};
 
 use super::{Fetch, Hlrc, HomeRequest, Page, PendingRequest};
 use crate::batches::{GROUPS_SEARCHED, replies};
@@ -150,17 +150,6 @@ impl Hlrc {
     pub(super) fn send_pages(&mut self, site: &mut Site, to: NodeId, pages: &[PageId]) {
         self.make_room_for_announcements(site, to);
         pages.iter().for_each(|page| self.moves.fetched(*page, to));
-        self.send_all(site, to, pages, None);
-    }
-
-    /// Sends pages that are homed here as they are: because they were requested, or ahead of a barrier.
-    pub(super) fn send_all(
-        &mut self,
-        site: &mut Site,
-        to: NodeId,
-        pages: &[PageId],
-        ahead_of: Option<Ahead>,
-    ) {
         let watched = self.share_by_message(site, pages.iter().copied());
         let mut sent = Vec::with_capacity(pages.len());
         for page_id in pages {
@@ -170,7 +159,7 @@ impl Hlrc {
         }
         for mut pages in replies(sent) {
             pages.sort_unstable_by_key(|page| page.page);
-            site.out.push(Effect::SendPages { to, pages, ahead_of });
+            site.out.push(Effect::SendPages { to, pages });
         }
         // After the reply, because a thread of the other node waits for that.
         self.watch_set(site, &watched);

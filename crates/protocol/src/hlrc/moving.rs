@@ -7,7 +7,6 @@ use rustc_hash::FxHashMap;
 
 use super::one_sided::Reach;
 use super::{AtomicTargets, Hlrc, HomeRequest, Page};
-use crate::anticipation::Anticipation;
 use crate::coherence::{AfterRelease, PageMove, Site};
 use crate::home::{HomePolicy, MoveThreshold};
 use crate::moves::{Agreed, Arrival, Moves, Pages, QueuedDiff, Settled};
@@ -21,7 +20,6 @@ pub(super) struct MovedPages<'a> {
     operated_on: &'a PageSet,
     reach: &'a Reach,
     turns: &'a mut Turns,
-    anticipation: &'a mut Anticipation,
     atomic_targets: &'a mut AtomicTargets,
 }
 
@@ -50,10 +48,6 @@ impl Pages for MovedPages<'_> {
 
     fn take_turns(&mut self, leaves: &dyn Fn(PageId) -> bool) -> FxHashMap<PageId, Vec<(u32, u64)>> {
         self.turns.take_of(leaves)
-    }
-
-    fn end_orders(&mut self, site: &Site, page: PageId) {
-        self.anticipation.forget_orders(site, page);
     }
 
     fn overtake(&mut self, page: PageId) {
@@ -97,8 +91,8 @@ impl Hlrc {
 
     /// Returns the moves, and the pages to show to them.
     pub(super) fn moving(&mut self) -> (&mut Moves, MovedPages<'_>) {
-        let Hlrc { moves, pages, operated_on, reach, turns, anticipation, atomic_targets, .. } = self;
-        (moves, MovedPages { pages, operated_on, reach, turns, anticipation, atomic_targets })
+        let Hlrc { moves, pages, operated_on, reach, turns, atomic_targets, .. } = self;
+        (moves, MovedPages { pages, operated_on, reach, turns, atomic_targets })
     }
 }
 
@@ -200,7 +194,6 @@ impl Hlrc {
     fn become_copy(&mut self, site: &mut Site, page_id: PageId, to: NodeId) {
         let (moves, mut pages) = self.moving();
         moves.became_copy(site, &mut pages, page_id, to);
-        self.anticipation.drop_orders(page_id);
         let page = self.pages.or_default(page_id);
         assert_eq!(page.access, Access::None, "{page_id}: no thread here touches what leaves");
         assert!(!page.twin && !page.watched, "{page_id}: what was written here is in its version");

@@ -195,18 +195,6 @@ impl Hlrc {
         self.watch_set(site, &watched);
     }
 
-    /// Guards one page, in the middle of an interval.
-    pub(super) fn guard_page(&mut self, site: &mut Site, page_id: PageId) {
-        let page = self.pages.or_default(page_id);
-        if std::mem::take(&mut page.unguarded) {
-            self.watch.unguarded.remove(page_id);
-            self.written.insert(page_id);
-            if site.is_async(page_id) {
-                self.watch(site, page_id);
-            }
-        }
-    }
-
     /// Asks the host which of the voided pages, which have lost their access, were not written: most have not
     /// been since the last release, because notices usually follow one.
     pub(super) fn ask_for_unwritten(&mut self, site: &mut Site) {
@@ -219,9 +207,6 @@ impl Hlrc {
     /// Handles the answer which pages the program has not written. They need no comparison at the next
     /// release; and since such a copy equals its twin, which is not needed any more, later content need not
     /// be merged.
-    ///
-    /// Supplies that were sent ahead of a barrier are taken now, before the threads that wait to be woken go
-    /// on.
     pub(super) fn handle_unwritten(&mut self, site: &mut Site, granules: &PageSet) {
         let mut equal_twins = Vec::new();
         for page_id in std::mem::take(&mut self.watch.voided).iter() {
@@ -236,14 +221,7 @@ impl Hlrc {
                 equal_twins.push(page_id);
             }
         }
-        let (of_expected, of_others): (Vec<PageId>, Vec<PageId>) =
-            equal_twins.into_iter().partition(|page_id| self.anticipation.expects(*page_id));
-        let drop_twin = |page| Effect::DropTwin { page };
-        let put_off = site.out.put_off();
-        site.out.extend(of_expected.into_iter().map(drop_twin));
-        self.take_expected(site);
-        site.out.extend(put_off);
-        site.out.extend(of_others.into_iter().map(drop_twin));
+        site.out.extend(equal_twins.into_iter().map(|page| Effect::DropTwin { page }));
     }
 
     fn stop_watching(&mut self, site: &mut Site, exclusive: &PageSet) {

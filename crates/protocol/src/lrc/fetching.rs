@@ -250,7 +250,7 @@ impl Lrc {
             Effect::SendTwin { to: from, page: page_id, version }
         } else {
             let pages = vec![PageToSend { page: page_id, page_bytes, version }];
-            Effect::SendPages { to: from, pages, ahead_of: None }
+            Effect::SendPages { to: from, pages }
         });
         Ok(())
     }

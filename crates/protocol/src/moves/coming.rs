@@ -117,7 +117,6 @@ impl Moves {
     ) {
         let mut held: Vec<PagesHeld> = Vec::new();
         for page in rested.iter() {
-            pages.end_orders(site, page);
             site.homes.move_page(page, site.me);
             self.coming.pages.entry(page).or_default().is_here = true;
             let Some(version) = pages.good_version(page) else { continue };

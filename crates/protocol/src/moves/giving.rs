@@ -241,6 +241,6 @@ fn send_handed_over(site: &mut Site, to: NodeId, mut handed: Vec<PageHandedOver>
             .collect();
         site.out.send(to, &Message::HomeHandedOver { pages });
         let replies = replies(contents).into_iter();
-        site.out.extend(replies.map(|pages| Effect::SendPages { to, pages, ahead_of: None }));
+        site.out.extend(replies.map(|pages| Effect::SendPages { to, pages }));
     }
 }

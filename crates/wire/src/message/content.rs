@@ -18,7 +18,7 @@ impl<'a> Message<'a> {
     /// Returns the bytes of pages that the message carries.
     pub fn content(&self) -> &'a [u8] {
         match self {
-            Message::PagesReply { content, .. } | Message::PagesSupplied { content, .. } => content,
+            Message::PagesReply { content, .. } => content,
             _ => &[],
         }
     }

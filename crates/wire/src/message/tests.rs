@@ -40,12 +40,6 @@ fn samples() -> Vec<Message<'static>> {
             wanted: vec![PagesWanted { needed: version.clone(), pages: pages.clone() }],
             descending: true,
         },
-        Message::StandingOrder { lock: Some(LockId(9)), pages: pages.clone(), stands: true },
-        Message::PagesSupplied {
-            ahead_of: crate::Ahead::Grant(LockId(3)),
-            copies: vec![PageCopy { page: PageId(1), version: version.clone(), is_zero: false }],
-            content: &[9; 4096],
-        },
         Message::Diffs { seq: 1, last: true, diffs: vec![PageDiff { page: PageId(5), runs: &[1, 2, 3] }] },
         Message::LockRequest { lock: LockId(u32::MAX), timestamp: timestamp.clone() },
         Message::LockForward { lock: LockId(1), requester: NodeId(3), timestamp: timestamp.clone() },
@@ -198,8 +192,6 @@ fn fields_out_of_bounds_are_refused() {
             content: &[],
         },
         Message::PagesRequest { wanted: too_many, descending: false },
-        Message::StandingOrder { lock: None, pages: [PageId(100)].into_iter().collect(), stands: true },
-        Message::PagesSupplied { ahead_of: crate::Ahead::Collective(0), copies: Vec::new(), content: &[] },
         Message::Arrive {
             epoch: 0,
             collective: Collective::Barrier,
@@ -287,10 +279,8 @@ fn bytes_are_not_encoded_one_by_one() {
     let (page, writer, version) = (PageId(5), NodeId(1), VersionVector::new());
     let diffs = vec![PageDiff { page, runs: content }];
     let copies = vec![PageCopy { page, version: version.clone(), is_zero: false }];
-    let ahead_of = Ahead::Collective(1);
     let messages = [
         Message::PagesReply { copies: copies.clone(), content },
-        Message::PagesSupplied { ahead_of, copies, content },
         Message::Diffs { seq: 1, last: true, diffs: diffs.clone() },
         Message::EarlyDiffs { seq: 1, diffs: diffs.clone() },
         Message::EagerDiffs { writer, diffs: diffs.clone() },
