@@ -354,12 +354,13 @@ struct RunArguments {
 /// The coherence protocol and what it may do on its own initiative.
 #[derive(Args)]
 struct CoherenceArguments {
-    /// Coherence protocol: hlrc (home-based lazy release consistency), adaptive (hlrc whose homes move and
-    /// whose pages are pushed, as the program needs them), aurc (hlrc whose stores to large pieces of another
+    /// Coherence protocol: hlrc (home-based lazy release consistency), adaptive (hlrc whose homes move to
+    /// the nodes that write the pages, and whose pages come together with locks), aurc (hlrc whose stores to large pieces of another
     /// node's memory go there directly over shm, and otherwise leave in the background), lrc (the same
     /// without homes), erc-invalidate or erc-update (eager release consistency) or sc (sequential
-    /// consistency) [default: hlrc, and sc with --pthread and for OpenMP programs, where hlrc honours atomic
-    /// variables and flags with the exceptions that docs/EXECUTABLES.md names]
+    /// consistency) [default: adaptive, hlrc with --races or --home-migration, and sc with --pthread and for
+    /// OpenMP programs, where hlrc honours atomic variables and flags with the exceptions that
+    /// docs/EXECUTABLES.md names]
     #[arg(long, value_name = "PROTOCOL")]
     protocol: Option<String>,
     /// When the home of a page moves: off, modification (at barriers, to the node that has modified most of
@@ -617,7 +618,11 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     let protocol = match &given.coherence.protocol {
         Some(name) => check_protocol(name)?,
         None if pthread => Protocol::Sc,
-        None => Protocol::Hlrc,
+        // What these ask for, the adaptive protocol does not do.
+        None if given.tracking.races || given.coherence.home_migration != HomePolicy::Fixed.name() => {
+            Protocol::Hlrc
+        }
+        None => Protocol::Adaptive,
     };
     let name = protocol.name();
     let fault_source = check_fault_source(given.tracking.fault_source.as_deref())?;

@@ -37,9 +37,9 @@ pub enum Homes {
 impl Protocol {
     /// All protocols, the default first.
     pub const ALL: [Protocol; 7] = [
+        Protocol::Adaptive,
         Protocol::Hlrc,
         Protocol::Aurc,
-        Protocol::Adaptive,
         Protocol::Lrc,
         Protocol::ErcInvalidate,
         Protocol::ErcUpdate,
