@@ -140,9 +140,9 @@ fn what_is_read_in_every_phase_is_requested_together() {
             let ended = ended.unwrap_or_else(|wrong| panic!("{told}: {wrong}"));
             let read: u64 = (0..PHASES).map(|phase| (phase + 10) * u64::from(PAGES)).sum();
             assert_eq!((ended.register(1, 1), ended.register(2, 1)), (read, read), "{told}");
-            // Two readers: one message in each phase, and one for each page in the first ones.
+            // One request for each page and reader would be 240. A node that leaves late may miss a habit.
             let asked = requests(&ended);
-            assert!(asked <= 2 * (PHASES as usize + 4 * PAGES as usize), "{told}: {asked} requests");
+            assert!(asked <= 160, "{told}: {asked} requests");
         }
     }
 }
