@@ -163,9 +163,9 @@ pub struct Site {
     pub(crate) deferred: Vec<(NodeId, Vec<u8>)>,
     /// True if fetches are ordered with the changes before them.
     pub(crate) orders_fetches: bool,
-    /// Threads that leave a collective as soon as all of `awaited` have come.
+    /// Threads that leave a collective, or have got a lock, and go on as soon as all of `awaited` have come.
     pub(crate) leavers: Vec<(Waiter, Outcome)>,
-    /// Pages that are being fetched, and that threads which leave a collective will use at once.
+    /// Pages that are being fetched, and that these threads will use at once.
     pub(crate) awaited: PageSet,
     /// Homes that diffs of the open release were sent to.
     pub(crate) flushed_to: Vec<NodeId>,
@@ -247,7 +247,16 @@ impl Site {
         self.of_later_epochs.iter().any(|(sender, _)| *sender == from)
     }
 
-    /// Lets threads leave the collective that is over, if no page is awaited.
+    /// Lets a thread go on that has got a lock, as soon as no page is awaited.
+    pub(crate) fn go_on(&mut self, waiter: Waiter, outcome: Outcome) {
+        if self.awaited.is_empty() {
+            self.out.wake(waiter, outcome);
+        } else {
+            self.leavers.push((waiter, outcome));
+        }
+    }
+
+    /// Lets threads leave the collective that is over, and those with a lock go on, if no page is awaited.
     pub(crate) fn let_leave(&mut self) {
         if self.awaited.is_empty() {
             for (waiter, outcome) in std::mem::take(&mut self.leavers) {

@@ -121,7 +121,6 @@ pub use self::state::State;
 use self::state::{Circumstances, Homed};
 pub use self::tracking::RESTING_AFTER_RELEASES;
 use self::tracking::{Leave, Watch};
-use crate::anticipation::habits::AWAITED_PAGES_MAX;
 use crate::anticipation::{Anticipation, Touch};
 use crate::batches::Flush;
 use crate::coherence::{Coherence, PageMove, Site, WordOperation};
@@ -959,15 +958,12 @@ impl Coherence for Hlrc {
     fn begin_hold(&mut self, site: &mut Site, lock: LockId, voided: &PageSet) {
         let (anticipation, copies) = self.anticipate();
         let fetches = anticipation.granted(site, &copies, lock, voided);
-        self.fetch_ahead(site, fetches);
+        self.fetch_for_leavers(site, fetches);
     }
 
     fn begin_phase(&mut self, site: &mut Site, voided: &PageSet) {
         let (anticipation, copies) = self.anticipate();
         let fetches = anticipation.met(site, &copies, voided);
-        if fetches.pages.len() <= AWAITED_PAGES_MAX {
-            site.awaited.extend(&fetches.pages.iter().copied().collect());
-        }
-        self.fetch_ahead(site, fetches);
+        self.fetch_for_leavers(site, fetches);
     }
 }

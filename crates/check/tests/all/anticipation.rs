@@ -9,7 +9,7 @@ use hiroba_check::program::script::*;
 use hiroba_check::program::{Address, Instruction, Program, Region, Script};
 use hiroba_protocol::hlrc::Hlrc;
 use hiroba_protocol::{Consistency, WriteTracking};
-use hiroba_trace::Event;
+use hiroba_trace::{Activity, Event};
 use hiroba_wire::{Limits, Message, Placement};
 
 const TRACKINGS: [WriteTracking; 2] = [WriteTracking::Fault, WriteTracking::Async];
@@ -200,6 +200,23 @@ fn pages_that_their_readers_write_hold_all_changes() {
             }
         }
     }
+}
+
+/// Threads that have got a lock wait for its pages, so that they do not fault on them.
+#[test]
+fn threads_that_get_a_lock_have_its_pages() {
+    const TIMES: u64 = 30;
+    let mut counts = Vec::new();
+    for seed in 0..40 {
+        let ended = run(&migratory(TIMES), seed, WriteTracking::Async, following);
+        let ended = ended.unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        let is_fault = |event: &Event| matches!(event, Event::Enter(Activity::Fault { .. }));
+        let faults = ended.run.nodes[1].records.iter().filter(|record| is_fault(&record.event)).count();
+        counts.push(faults);
+    }
+    counts.sort_unstable();
+    // Two pages: at first, and whenever they have been trusted twice as often as before.
+    assert!(counts[counts.len() / 2] <= 10, "{counts:?}");
 }
 
 /// As [`neighbours`] on two nodes. In the last phase the reader also increments a word of the page, which has

@@ -38,13 +38,16 @@ fn stats_never_eats_the_program() {
 fn a_run_without_flags_has_sensible_defaults() {
     let options = run("run prog");
     assert!(options.nodes >= 2);
-    assert_eq!((options.coherence.protocol.as_str(), options.transport.fabric.name()), ("hlrc", "udp"));
+    assert_eq!((options.coherence.protocol.as_str(), options.transport.fabric.name()), ("adaptive", "udp"));
     assert_eq!(options.coherence.page_size, PageSize::KIB_4);
     assert_eq!(options.threads_per_node, 1);
     assert_eq!(options.coherence.fault_source, FaultSourceChoice::Automatic);
     assert_eq!(options.coherence.write_tracking, WriteTrackingChoice::Automatic);
     assert_eq!((options.coherence.races, options.debug), (false, None));
     assert_eq!(options.transport.inject, None);
+    for asked in ["--races", "--home-migration faults"] {
+        assert_eq!(run(&format!("run {asked} prog")).coherence.protocol, "hlrc", "{asked}");
+    }
 }
 
 #[test]

@@ -147,7 +147,7 @@ fn check_job(job: &JobDescription) {
     assert_eq!(job.node.to_string(), std::env::var("HIROBA_NODE").unwrap());
     assert_eq!(
         (job.coherence.protocol.as_str(), job.transport.fabric.name(), job.threads_per_node),
-        ("hlrc", "udp", 1)
+        ("adaptive", "udp", 1)
     );
     assert_eq!(job.descriptors, Descriptors { socket: true, trace: false, shared_by: 0 });
 }
@@ -375,7 +375,7 @@ fn statistics_are_shown_and_written() {
     let called = finish(start(&mut job(&["-n", "3", "--stats", &flag], "join,start,leave")));
     assert_eq!(called.status, 0);
     for part in
-        ["on 3 nodes (hlrc over udp, pages of 4 KiB)", "750 ms  75 %", "2.25 s  75 %", "1 MiB", "3 MiB"]
+        ["on 3 nodes (adaptive over udp, pages of 4 KiB)", "750 ms  75 %", "2.25 s  75 %", "1 MiB", "3 MiB"]
     {
         assert!(called.stderr.contains(part), "expected {part:?}\n{}", called.stderr);
     }

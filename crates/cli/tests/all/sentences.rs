@@ -32,7 +32,7 @@ fn arguments_that_make_no_sense() {
         ("run --protocol sc --write-tracking async true", "leave --write-tracking out"),
         ("run --protocol sc --races true", "use --protocol hlrc"),
         ("run --protocol aurc --races true", "use --protocol hlrc"),
-        ("run --protocol msi true", "there is no protocol 'msi'; use --protocol hlrc"),
+        ("run --protocol msi true", "there is no protocol 'msi'; use --protocol adaptive"),
         ("run --fabric ether true", "there is no fabric 'ether'; use --fabric udp"),
         ("run --fault-source magic true", "--fault-source event, sigbus or sigsegv"),
         ("run --page-size 5000 true", "power of two from 4K to 2M, got 5000 bytes"),

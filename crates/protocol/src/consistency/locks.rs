@@ -21,7 +21,7 @@ impl Consistency {
                 LockAction::Release(lock) => self.site.release_for(AfterRelease::HandOver(lock)),
                 LockAction::Acquired { waiter, lock, turn } => {
                     self.site.tell(|| Some(Fact::Acquired { waiter, lock, turn }));
-                    self.site.out.wake(waiter, Outcome::Done);
+                    self.site.go_on(waiter, Outcome::Done);
                 }
                 LockAction::Refused(waiter) => self.site.out.wake(waiter, Outcome::Refused),
             }

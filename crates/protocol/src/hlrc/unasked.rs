@@ -5,6 +5,7 @@ use hiroba_base::{Access, NodeId, PageId};
 
 use super::one_sided::Reach;
 use super::{Fetch, Hlrc, Page};
+use crate::anticipation::habits::AWAITED_PAGES_MAX;
 use crate::anticipation::{Anticipation, Copies, Fetches, Touch};
 use crate::coherence::Site;
 use crate::home::Located;
@@ -70,6 +71,15 @@ impl Hlrc {
     pub(super) fn tell_touch(&mut self, site: &mut Site, page: Located, touch: Touch) -> Fetches {
         let (anticipation, copies) = self.anticipate();
         anticipation.touched(site, &copies, page, touch)
+    }
+
+    /// Begins to fetch pages that threads will use which leave a barrier, or have got a lock. They wait for
+    /// them if they are few.
+    pub(super) fn fetch_for_leavers(&mut self, site: &mut Site, fetches: Fetches) {
+        if fetches.pages.len() <= AWAITED_PAGES_MAX {
+            site.awaited.extend(&fetches.pages.iter().copied().collect());
+        }
+        self.fetch_ahead(site, fetches);
     }
 
     /// Begins to fetch the proposed pages.
