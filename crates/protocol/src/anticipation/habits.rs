@@ -36,7 +36,8 @@ use hiroba_base::{PageId, PageSet};
 use super::{Anticipation, Copies, Fetches};
 use crate::coherence::Site;
 
-/// The maximum number of pages, fetched by habit at a barrier, that the threads leaving it wait for.
+/// The maximum number of pages, fetched by habit at a barrier or with a lock, that the threads wait for which
+/// leave the barrier or get the lock.
 ///
 /// A thread that waits receives the reply itself, and answers other nodes' requests, which come at the same
 /// time. If it computed meanwhile, both would have to wake a thread that serves them, which takes longer than

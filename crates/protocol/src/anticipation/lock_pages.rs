@@ -4,7 +4,8 @@
 //! of Bennett, Carter and Zwaenepoel). Each holder faults on the same pages, one after the other, right after
 //! it has got the lock, whose notices have just voided them. So a page on which a thread faults after that is
 //! assumed to belong to the lock. The next time that a grant of the same lock voids it, it is requested at
-//! once, with all others of the lock, in one message to each home.
+//! once, with all others of the lock, in one message to each home. The thread that gets the lock waits for
+//! them, if they are few, as threads that leave a barrier do for [`habits`](super::habits).
 //!
 //! As with [`habits`](super::habits), the node cannot see whether a page that came unrequested is still read.
 //! Such a page is trusted only a few times, and the program must fault once more to renew that.
