@@ -20,6 +20,7 @@ const USAGE: &str = "usage: cargo xtask install --prefix DIR [--no-build], \
                      or cargo xtask yardstick|executables|paging [OPTIONS]";
 const LIBRARY: &str = "libhiroba.so";
 const PTHREAD_LIBRARY: &str = "libhiroba_pthread.so";
+const SINGLE_LIBRARY: &str = "libhiroba_single.so";
 const OPENMP_LIBRARY: &str = "libhiroba_gomp.so";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -118,7 +119,7 @@ fn install(prefix: &Path, builds: bool) -> Result<(), String> {
     let command = prefix.join("bin/hiroba");
     copy(&built.join("hiroba"), &command, 0o755)?;
     copy(&library, &prefix.join("lib").join(LIBRARY), 0o755)?;
-    for name in [PTHREAD_LIBRARY, OPENMP_LIBRARY] {
+    for name in [PTHREAD_LIBRARY, SINGLE_LIBRARY, OPENMP_LIBRARY] {
         copy(&library.with_file_name(name), &prefix.join("lib").join(name), 0o755)?;
     }
     copy_sources(&source.join("crates/capi/include"), &prefix.join("include"), &["h"])?;

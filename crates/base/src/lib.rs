@@ -25,11 +25,12 @@
 //! | capi | `libhiroba.so`, behind `hiroba.h` | base, wire, node, trace, ports |
 //! | [patch](../hiroba_patch/index.html) | atomic instructions of executables, and the code that replaces them | |
 //! | [pthread](../hiroba_pthread/index.html) | `libhiroba_pthread.so`, for executables as they are | patch |
+//! | [single](../hiroba_single/index.html) | `libhiroba_single.so`, for executables as they are on one node | |
 //! | [schedule](../hiroba_schedule/index.html) | how a loop's iterations are given out to threads, and where threads run | |
 //! | [openmp](../hiroba_gomp/index.html) | `libhiroba_gomp.so`, for executables of OpenMP | schedule |
 //! | [launch](../hiroba_launch/index.html) | starts jobs and watches them | base, wire, trace, node |
 //! | [measure](../hiroba_measure/index.html) | costs of primitives, tables of papers | base, wire, trace, node, launch, memory, protocol, paging |
-//! | [cli](../hiroba/index.html) | the `hiroba` command | base, wire, trace, memory, paging, node, capi, pthread, openmp, judge, launch, measure, check, protocol |
+//! | [cli](../hiroba/index.html) | the `hiroba` command | base, wire, trace, memory, paging, node, capi, pthread, single, openmp, judge, launch, measure, check, protocol |
 
 #![forbid(unsafe_code)]
 

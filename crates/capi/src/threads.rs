@@ -32,9 +32,28 @@ struct Finish {
 impl Drop for Finish {
     fn drop(&mut self) {
         if let Some(runtime) = Runtime::get().filter(|_| self.prepared.get()) {
-            runtime.finish_thread();
+            uncancelled(|| runtime.finish_thread());
         }
     }
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(new: c_int, old: *mut c_int) -> c_int;
+}
+
+/// `PTHREAD_CANCEL_DISABLE`.
+const DISABLE: c_int = 1;
+
+/// Does work that must not end a thread that is cancelled, and whose result must stay: the program has not
+/// come to a cancellation point.
+fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
+    let mut before = 0;
+    // SAFETY: the place is a local.
+    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+    let result = work();
+    // SAFETY: any state that the thread has had is valid, and NULL is no place.
+    unsafe { pthread_setcancelstate(before, ptr::null_mut()) };
+    result
 }
 
 thread_local! {
@@ -56,7 +75,7 @@ unsafe extern "C-unwind" fn begin(start: *mut c_void) -> *mut c_void {
 fn prepare() {
     // A thread that could not be prepared works until it faults at the end of its stack.
     if let Some(runtime) = Runtime::get()
-        && runtime.prepare_thread().is_ok()
+        && uncancelled(|| runtime.prepare_thread()).is_ok()
     {
         let _ = FINISH.try_with(|finish| finish.prepared.set(true));
     }

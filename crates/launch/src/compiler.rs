@@ -18,6 +18,8 @@ const LIBRARY: &str = "libhiroba.so";
 /// The library that is loaded before pthreads in executables that were not built for Hiroba; it lies beside
 /// the other.
 pub const PTHREAD_LIBRARY: &str = "libhiroba_pthread.so";
+/// The library that is loaded in its place in jobs of one node; it lies beside the others.
+pub const SINGLE_LIBRARY: &str = "libhiroba_single.so";
 /// The library that replaces OpenMP's, GNU's or LLVM's, in executables that were built for one of them; it
 /// lies beside the others.
 pub const OPENMP_LIBRARY: &str = "libhiroba_gomp.so";

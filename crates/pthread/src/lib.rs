@@ -47,6 +47,7 @@ mod locale;
 mod locks;
 mod masks;
 mod next;
+mod processors;
 mod queues;
 mod random;
 mod record;

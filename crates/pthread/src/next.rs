@@ -1,4 +1,5 @@
 //! The functions of the same names in the libraries that follow this one: `libhiroba.so`, or the C library.
+//! The library for jobs of one node (`crates/single`) has this file, too.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,11 +15,13 @@ impl Next {
         Next { name, address: AtomicUsize::new(0) }
     }
 
-    /// Looks up the address, so that [`address`](Self::address) need not: a signal handler must not.
-    pub(crate) fn look_up(&self) {
+    /// Looks up the address, so that [`address`](Self::address) need not: a signal handler must not. Returns
+    /// 0 if no library that follows this one has it.
+    pub(crate) fn look_up(&self) -> usize {
         // SAFETY: the name is a C string; the call only looks it up.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) }.addr();
         self.address.store(found, Ordering::Relaxed);
+        found
     }
 
     /// Returns its address, looked up once.
@@ -28,13 +31,8 @@ impl Next {
     /// built for.
     pub(crate) fn address(&self) -> usize {
         let known = self.address.load(Ordering::Relaxed);
-        if known != 0 {
-            return known;
-        }
-        // SAFETY: the name is a C string; the call only looks it up.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) }.addr();
+        let found = if known == 0 { self.look_up() } else { known };
         assert!(found != 0, "expected the C library to have {}", self.name.to_string_lossy());
-        self.address.store(found, Ordering::Relaxed);
         found
     }
 }

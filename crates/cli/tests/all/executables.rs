@@ -46,6 +46,9 @@ fn test_program() -> &'static Program {
     PROGRAM.get_or_init(|| build("cc", "tests/programs/executable.c", &["-pthread"]))
 }
 
+/// The options by which a job of one node shares its memory as larger jobs do.
+const SHARED: &[&str] = &["-x", "HIROBA_ONE_NODE=shared"];
+
 impl Program {
     fn natively(&self, given: &[&str]) -> Called {
         finish(start(Command::new(&self.path).args(given).stdin(Stdio::null())))
@@ -69,6 +72,9 @@ impl Program {
             assert_eq!(called.status, native.status, "{given:?}, {nodes} nodes over {fabric}: {called:?}");
             assert_eq!(called.stdout, native.stdout, "{given:?}, {nodes} nodes over {fabric}: {called:?}");
         }
+        let called = self.on("1", SHARED, given);
+        assert_eq!(called.status, native.status, "{given:?}, one node that shares: {called:?}");
+        assert_eq!(called.stdout, native.stdout, "{given:?}, one node that shares: {called:?}");
     }
 }
 
@@ -370,6 +376,56 @@ fn other_processes_can_be_started_but_not_forked() {
     assert!(called.stderr.contains("fork"), "{called:?}");
 }
 
+/// With one node the threads, their objects and the memory are the C library's, and all works that works
+/// natively. The process leaves the job however it ends, so that there is an account.
+#[test]
+fn one_node_runs_an_executable_natively() {
+    if !may_run() {
+        return;
+    }
+    let program = build("cc", "tests/programs/executable_native.c", &["-pthread", "-Wno-unused-result"]);
+    for (end, status) in [("return", 6), ("exit", 5), ("quick", 3), ("at-once", 4)] {
+        let native = program.natively(&[end]);
+        assert_eq!(native.status, status, "{native:?}");
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let stats = format!("--stats=json:{}", file.path().display());
+        let called = program.on("1", &[&stats], &[end]);
+        assert_eq!((called.status, &called.stdout), (status, &native.stdout), "{end}: {called:?}");
+        assert_eq!(called.stderr, "", "{end}");
+        let account = account_in(file.path());
+        assert!(account["wall_s"].as_f64().expect("a time") > 0.0, "{account}");
+    }
+    let called = test_program().on("1", SHARED, &["processes"]);
+    assert!(called.stderr.contains("fork"), "{called:?}");
+}
+
+fn account_in(file: &Path) -> serde_json::Value {
+    let text = std::fs::read_to_string(file).expect("the account");
+    let account: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    account["per_node"][0].clone()
+}
+
+/// No call of the program's objects passes through Hiroba, unless the job shares them or is traced.
+#[test]
+fn one_node_has_the_c_librarys_locks() {
+    if !may_run() {
+        return;
+    }
+    let program = build("cc", "apps/pthread/pipeline.c", &["-pthread"]);
+    let locks = |options: &[&str]| {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let stats = format!("--stats=json:{}", file.path().display());
+        let called = program.on("1", &[options, &[&stats]].concat(), &["400", "2"]);
+        assert_eq!(called.status, 0, "{called:?}");
+        account_in(file.path())["lock_acquires"].as_u64().expect("a count")
+    };
+    assert_eq!(locks(&[]), 0);
+    assert!(locks(SHARED) > 800);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let trace = directory.path().join("trace");
+    assert!(locks(&["--trace", trace.to_str().expect("text")]) > 800);
+}
+
 #[test]
 fn processors_are_those_of_the_job() {
     if !may_run() {
@@ -378,6 +434,7 @@ fn processors_are_those_of_the_job() {
     let program = test_program();
     assert_eq!(program.on("3", &["-t", "2"], &["processors"]).stdout, "6\nthe end\n");
     assert_eq!(program.on("1", &[], &["processors"]).stdout, "1\nthe end\n");
+    assert_eq!(program.on("1", &["-t", "5"], &["processors"]).stdout, "5\nthe end\n");
 }
 
 #[test]

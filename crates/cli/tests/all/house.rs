@@ -25,6 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("capi", &["base", "wire", "node", "trace", "ports"]),
     ("patch", &[]),
     ("pthread", &["patch"]),
+    ("single", &[]),
     ("schedule", &[]),
     ("openmp", &["schedule"]),
     // The launcher tries what nodes will need.
@@ -37,8 +38,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "base", "wire", "trace", "memory", "paging", "node", "capi", "pthread", "openmp", "judge",
-            "launch", "measure", "check", "protocol",
+            "base", "wire", "trace", "memory", "paging", "node", "capi", "pthread", "single", "openmp",
+            "judge", "launch", "measure", "check", "protocol",
         ],
     ),
 ];

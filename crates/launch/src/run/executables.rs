@@ -18,7 +18,11 @@ use crate::failure::Failure;
 use crate::run::options::RunOptions;
 
 /// Tells nodes, and the agents that start them, that the program is such an executable.
-pub const PTHREAD_VARIABLE: &str = "HIROBA_PTHREAD";
+const PTHREAD_VARIABLE: &str = "HIROBA_PTHREAD";
+/// Tells nodes, and the agents that start them, whether the job has one node, so that nothing must be shared.
+const SINGLE_VARIABLE: &str = "HIROBA_SINGLE";
+/// The variable by which the user has a job of one node share its memory as larger jobs do.
+const ONE_NODE_VARIABLE: &str = "HIROBA_ONE_NODE";
 /// Tells a node how many processors it has for the program.
 const THREADS_VARIABLE: &str = "HIROBA_THREADS_PER_NODE";
 
@@ -48,12 +52,16 @@ pub fn prepare(options: &RunOptions) -> Result<Option<RunOptions>, Failure> {
     }
     program.with_thread_locals().map_err(|why| refuse(&why))?;
     let mut options = options.clone();
+    let single = is_single(&options);
     let mut own = vec![
         (PTHREAD_VARIABLE, "1".to_owned()),
+        (SINGLE_VARIABLE, u8::from(single).to_string()),
         (THREADS_VARIABLE, options.threads_per_node.to_string()),
-        // Symbols that the loader resolved later would be written into the data of one node.
-        ("LD_BIND_NOW", "1".to_owned()),
     ];
+    if !single {
+        // Symbols that the loader resolved later would be written into the data of one node.
+        own.push(("LD_BIND_NOW", "1".to_owned()));
+    }
     if options.openmp {
         let provided = provided();
         if provided.is_empty() {
@@ -81,11 +89,29 @@ pub fn prepare(options: &RunOptions) -> Result<Option<RunOptions>, Failure> {
     Ok(Some(options))
 }
 
+/// Returns true if the job has one node, and nobody wants to know what such a job shares: the program's
+/// memory and threads are then the C library's. OpenMP's library is always Hiroba's.
+fn is_single(options: &RunOptions) -> bool {
+    let wants_shared = || {
+        let set = options.variables.iter().rev().find(|(variable, _)| variable == ONE_NODE_VARIABLE);
+        let value = set.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(ONE_NODE_VARIABLE));
+        value.is_some_and(|value| value == "shared")
+    };
+    let nodes = if options.hosts.is_some() { options.nodes_asked } else { Some(options.nodes) };
+    nodes == Some(1) && !options.openmp && options.reports.trace.is_none() && !wants_shared()
+}
+
 /// The libraries that nodes load before all others, by what their environment says.
-pub fn preloaded(is_set: impl Fn(&str) -> bool) -> Vec<&'static str> {
-    let libraries =
-        [(OPENMP_VARIABLE, compiler::OPENMP_LIBRARY), (PTHREAD_VARIABLE, compiler::PTHREAD_LIBRARY)];
-    libraries.into_iter().filter(|(variable, _)| is_set(variable)).map(|(_, library)| library).collect()
+pub fn preloaded(value: impl Fn(&str) -> Option<OsString>) -> Vec<&'static str> {
+    let mut libraries = Vec::new();
+    if value(OPENMP_VARIABLE).is_some() {
+        libraries.push(compiler::OPENMP_LIBRARY);
+    }
+    if value(PTHREAD_VARIABLE).is_some() {
+        let single = value(SINGLE_VARIABLE).is_some_and(|value| value == "1");
+        libraries.push(if single { compiler::SINGLE_LIBRARY } else { compiler::PTHREAD_LIBRARY });
+    }
+    libraries
 }
 
 /// Returns true if the program, or a library that it loads, calls OpenMP's library. Libraries count with

@@ -21,7 +21,7 @@ use rustix::thread::CpuSet;
 
 use super::debug::Debugger;
 use super::endpoints::Endpoints;
-use super::executables::{self, First, NAMES_VARIABLE, PTHREAD_VARIABLE};
+use super::executables::{self, First, NAMES_VARIABLE};
 use super::guardian;
 use super::handover::Handover;
 use super::lacks::{no_descriptor, too_many_processes};
@@ -32,6 +32,7 @@ use super::preload::{self, PRELOAD_VARIABLE};
 use super::processors;
 use super::signals::{self, Inherited};
 use super::small_library::SmallLibrary;
+use crate::compiler;
 use crate::failure::{Failure, STATUS_HIROBA, system_words};
 use crate::run::options::RunOptions;
 
@@ -318,8 +319,9 @@ impl Program {
             let set = variables.iter().rev().find(|(variable, _)| variable == name);
             set.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
         };
-        let pthread = given(PTHREAD_VARIABLE).is_some();
-        let first = if pthread {
+        let before = executables::preloaded(given);
+        let shares = before.contains(&compiler::PTHREAD_LIBRARY);
+        let first = if shares {
             let names = given(NAMES_VARIABLE);
             executables::loaded_first(path, names.as_deref(), variables)
                 .map_err(|error| no_descriptor(&error))?
@@ -328,7 +330,6 @@ impl Program {
         };
         let small = first.small.iter().map(SmallLibrary::path);
         let library_paths: Vec<PathBuf> = first.of_program.into_iter().chain(small).collect();
-        let before = executables::preloaded(|name| given(name).is_some());
         let preload = preload::value(path, given(PRELOAD_VARIABLE).as_deref(), &before, &library_paths);
         let defaults = LINES_AT_ONCE.into_iter().filter(|(name, _)| given(name).is_none());
         let defaults = defaults.map(|(name, value)| variable(OsString::from(name), OsStr::new(value)));

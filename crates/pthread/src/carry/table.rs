@@ -57,7 +57,9 @@ macro_rules! carried {
 
 /// Looks all functions up.
 pub(super) fn look_up() {
-    ALL.iter().for_each(|next| next.look_up());
+    for next in ALL {
+        next.look_up();
+    }
 }
 
 carried! {

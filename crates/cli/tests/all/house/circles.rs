@@ -214,6 +214,15 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 }
 
+/// Returns the path of a module's file, if an attribute gives it.
+fn given_path(attributes: &[syn::Attribute]) -> Option<String> {
+    let given = attributes.iter().find(|attribute| attribute.path().is_ident("path"))?;
+    match &given.meta.require_name_value().ok()?.value {
+        syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(path), .. }) => Some(path.value()),
+        _ => None,
+    }
+}
+
 impl Room {
     /// Reads a crate by the directory of its sources.
     pub fn read(sources: &Path) -> Room {
@@ -246,8 +255,13 @@ impl Room {
                 match &child.content {
                     Some((_, items)) => self.add(names, file, &below, items),
                     None => {
+                        let given = given_path(&child.attrs).map(|path| file.with_file_name(path));
                         let files = [below.with_extension("rs"), below.join("mod.rs")];
-                        let file = files.iter().find(|file| file.exists()).expect("a module has a file");
+                        let file = given
+                            .iter()
+                            .chain(&files)
+                            .find(|file| file.exists())
+                            .expect("a module has a file");
                         self.read_file(names, file, &below);
                     }
                 }
