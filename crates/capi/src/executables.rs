@@ -34,7 +34,13 @@ pub unsafe extern "C" fn hiroba_share_in_place(start: usize, bytes: usize) -> c_
 pub extern "C" fn hiroba_alloc_for_program(bytes: usize, home: c_int) -> *mut c_void {
     let runtime = crate::reporting::runtime_for("hiroba_alloc_for_program");
     let home = NodeId(home as u16);
-    runtime.allocate_for_program(bytes as u64, home).map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut)
+    match runtime.allocate_for_program(bytes as u64, home) {
+        Ok(address) => ptr::with_exposed_provenance_mut(address),
+        Err(error) => {
+            note(&error.to_string());
+            ptr::null_mut()
+        }
+    }
 }
 
 /// Makes whole pages of shared memory private to this process, filled with zeros, permanently. No thread of

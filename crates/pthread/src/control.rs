@@ -76,6 +76,8 @@ pub(crate) struct Locale {
     pub(crate) words: [AtomicU64; LOCALE_WORDS],
     /// How many times they were set.
     pub(crate) set: AtomicU32,
+    /// One more than the node that could not set them; 0 if all could.
+    pub(crate) failed: AtomicU32,
     /// The number of changes, also of objects, and how many of them each node has made.
     pub(crate) version: AtomicU32,
     pub(crate) made: [AtomicU32; NODES_MAX],
@@ -133,8 +135,11 @@ const STARTERS: u32 = u32::MAX - 4 - NODES_MAX as u32;
 
 /// Orders atomic instructions on long blocks, and fences.
 pub(crate) const ATOMICS: Monitor = Monitor(STARTERS - 1);
-/// Monitors of the buckets of futexes. Smaller numbers are those of objects.
+/// Monitors of the buckets of futexes.
 const FUTEXES: u32 = ATOMICS.0 - BUCKETS as u32;
+/// Announces, in [`THREADS`], that a node has made a change of the locale. Smaller numbers are those of
+/// objects.
+pub(crate) const LOCALE_MADE: u32 = FUTEXES - 1;
 
 static CONTROL: AtomicPtr<Control> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -181,7 +186,10 @@ impl Monitor {
             // Another thread may have been first.
             if place.load(Relaxed) == 0 {
                 let number = control().numbers.load(Relaxed) + 1;
-                assert!(number < FUTEXES, "the program has made {number} locks, more than there are numbers");
+                assert!(
+                    number < LOCALE_MADE,
+                    "the program has made {number} locks, more than there are numbers"
+                );
                 control().numbers.store(number, Relaxed);
                 place.store(number, Relaxed);
             }

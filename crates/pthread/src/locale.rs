@@ -8,9 +8,8 @@ mod objects;
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 
-use crate::control::{LOCALE_WORDS, THREADS, control};
+use crate::control::{Deadline, LOCALE_MADE, LOCALE_WORDS, THREADS, control};
 use crate::face;
 use crate::next::next;
 use crate::record::this_node;
@@ -19,66 +18,96 @@ use crate::stacks::{in_program, privately};
 
 const BYTES: usize = LOCALE_WORDS * size_of::<u64>();
 
-/// The time that the nodes get. A starter that has ended with the job does not answer.
-const PATIENCE: Duration = Duration::from_secs(2);
-const LOOK_INTERVAL: Duration = Duration::from_micros(50);
+/// The time that the nodes get, which only one whose starter hangs exceeds.
+static PATIENCE: libc::timespec = libc::timespec { tv_sec: 60, tv_nsec: 0 };
 
 fn real(category: c_int, names: *const c_char) -> *mut c_char {
     // SAFETY: each caller passes NULL or a C string.
     unsafe { next!(fn setlocale(c_int, *const c_char) -> *mut c_char)(category, names) }
 }
 
-/// setlocale(3).
+/// setlocale(3). Fails if another node lacks the locale; then all nodes keep the present one.
 ///
 /// # Safety
 /// `names` is NULL or a C string.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn setlocale(category: c_int, names: *const c_char) -> *mut c_char {
-    let result = real(category, names);
-    if in_program() && !names.is_null() && !result.is_null() && face::hiroba_nodes() > 1 {
-        publish();
+    if !in_program() || names.is_null() || face::hiroba_nodes() < 2 {
+        return real(category, names);
     }
-    result
+    let before = names_here().to_owned();
+    let result = real(category, names);
+    if result.is_null() || publish() {
+        return result;
+    }
+    real(libc::LC_ALL, before.as_ptr());
+    publish();
+    ptr::null_mut()
 }
 
 /// The last change of the locale that this node has made.
 static SET_HERE: AtomicU32 = AtomicU32::new(0);
 
-/// Publishes the calling node's locale, and waits until all nodes have set it.
-fn publish() {
-    let names = real(libc::LC_ALL, ptr::null());
+/// Returns the names of the calling node's locale.
+fn names_here<'a>() -> &'a CStr {
     // SAFETY: the C library returns the names of its present locale.
-    let names = unsafe { CStr::from_ptr(names) }.to_bytes();
+    unsafe { CStr::from_ptr(real(libc::LC_ALL, ptr::null())) }
+}
+
+/// Publishes the calling node's locale, and waits until all nodes have set it. Returns false, and says why,
+/// if one cannot.
+fn publish() -> bool {
+    let names = names_here().to_bytes();
     if names.len() >= BYTES {
-        saying::say(&format!(
-            "setlocale: expected names of at most {BYTES} bytes, got {}; other nodes keep their locale",
-            names.len()
-        ));
-        return;
+        saying::say(&format!("setlocale: expected names of at most {BYTES} bytes, got {}", names.len()));
+        return false;
     }
     privately(|| {
+        let locale = &control().locale;
         let version = THREADS.hold(|held| {
-            let locale = &control().locale;
             write_names(&locale.words, names);
             let set = locale.set.load(Relaxed) + 1;
             locale.set.store(set, Relaxed);
+            locale.failed.store(0, Relaxed);
             SET_HERE.store(set, Relaxed);
             let version = locale.version.load(Relaxed) + 1;
             locale.version.store(version, Relaxed);
             (0..face::hiroba_nodes() as usize).for_each(|node| held.tell_starter(node));
             version
         });
-        await_all(version);
-    });
+        await_all("setlocale", version);
+        let failed = locale.failed.load(Relaxed);
+        if failed > 0 {
+            saying::say(&format!(
+                "setlocale: node {} cannot set the locale {}, which node {} has; install it there",
+                failed - 1,
+                String::from_utf8_lossy(names),
+                this_node()
+            ));
+        }
+        failed == 0
+    })
 }
 
 /// Waits until all nodes have made this change and those before it.
-fn await_all(version: u32) {
+fn await_all(call: &str, version: u32) {
     let nodes = face::hiroba_nodes() as usize;
-    let is_made = || control().locale.made[..nodes].iter().all(|made| made.load(Relaxed) >= version);
-    let since = Instant::now();
-    while !is_made() && since.elapsed() < PATIENCE {
-        std::thread::sleep(LOOK_INTERVAL);
+    let is_behind = |node: &usize| control().locale.made[*node].load(Relaxed) < version;
+    let deadline = Deadline::after(&raw const PATIENCE);
+    let missing = THREADS.hold(|held| {
+        loop {
+            let missing = (0..nodes).find(is_behind)?;
+            if !held.wait_until(LOCALE_MADE, deadline) {
+                return Some(missing);
+            }
+        }
+    });
+    if let Some(node) = missing {
+        saying::fatal(&format!(
+            "{call}: expected node {node} to set its locale within {} s, got no answer; look at what that node \
+             does with 'hiroba run --debug {node}'",
+            PATIENCE.tv_sec
+        ));
     }
 }
 
@@ -118,9 +147,12 @@ pub(crate) fn apply() {
         (bytes, locale.set.load(Relaxed), locale.version.load(Relaxed))
     });
     // Threads may be using what the C library has of the present names.
-    if SET_HERE.swap(set, Relaxed) != set {
-        real(libc::LC_ALL, bytes.as_ptr().cast());
+    if SET_HERE.swap(set, Relaxed) != set && real(libc::LC_ALL, bytes.as_ptr().cast()).is_null() {
+        THREADS.hold(|_| locale.failed.store(this_node() + 1, Relaxed));
     }
     objects::apply();
-    THREADS.hold(|_| locale.made[this_node() as usize].store(version, Relaxed));
+    THREADS.hold(|held| {
+        locale.made[this_node() as usize].store(version, Relaxed);
+        held.tell_of(LOCALE_MADE);
+    });
 }

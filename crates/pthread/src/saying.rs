@@ -1,10 +1,11 @@
 //! This library's messages on the standard error stream.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
 
+use crate::face;
 use crate::heap;
 use crate::stacks::{leave_program, privately};
 
@@ -22,6 +23,14 @@ pub(crate) fn fatal(sentence: &str) -> ! {
     say(sentence);
     leave_program();
     end_process(STATUS_HIROBA)
+}
+
+/// Returns why a call of the runtime has failed with this negative errno value.
+pub(crate) fn why(error: c_int) -> String {
+    let errno = std::io::Error::from_raw_os_error(-error);
+    // SAFETY: the thread's own C string.
+    let reason = unsafe { CStr::from_ptr(face::hiroba_error_string()) }.to_string_lossy();
+    if reason.is_empty() { errno.to_string() } else { format!("{reason} ({errno})") }
 }
 
 /// Has panics of this library end the process at once. The default is to unwind, which reads data of the

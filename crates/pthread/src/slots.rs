@@ -100,8 +100,13 @@ impl Window {
             (self.control_block_start(), CONTROL_BLOCK_BYTES),
         ];
         for (offset, bytes) in parts {
-            if face::hiroba_make_private(start + offset, bytes) != 0 {
-                saying::fatal("pthread_create: expected memory for a thread, got none; use fewer threads");
+            let error = face::hiroba_make_private(start + offset, bytes);
+            if error != 0 {
+                saying::fatal(&format!(
+                    "pthread_create: expected {bytes} bytes of memory for a thread, got: {}; use fewer threads or \
+                     more nodes",
+                    saying::why(error)
+                ));
             }
         }
         // Without the guard, a stack overflow changes another thread's memory, as it does if the kernel has
@@ -127,7 +132,11 @@ pub(crate) fn make(variables_bytes: usize, stack_bytes: usize) {
     let all: Vec<usize> = (0..nodes).map(|home| face::hiroba_alloc_for_program(bytes, home).addr()).collect();
     window.start = all[face::hiroba_node() as usize];
     if window.start == 0 {
-        saying::fatal("expected shared memory for the threads' stacks, got none");
+        let why = saying::why(-libc::ENOMEM);
+        saying::fatal(&format!(
+            "expected {bytes} bytes of shared memory for the threads' stacks on each node, got none: {why}; use \
+             fewer nodes, or a lower limit of the stack (ulimit -s)"
+        ));
     }
     let _ = WINDOW.set(window);
 }

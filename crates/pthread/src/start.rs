@@ -107,13 +107,17 @@ fn join() {
         let error = unsafe { face::hiroba_share_in_place(range.start, range.len()) };
         if error != 0 {
             saying::fatal(&format!(
-                "expected to share the program's data at {:#x}, got error {}",
-                range.start, -error
+                "expected to share {} bytes of the program's data at {:#x}, got: {}; allocate large arrays with \
+                 malloc, and link fewer libraries",
+                range.len(),
+                range.start,
+                saying::why(error)
             ));
         }
     }
     if !control::make() {
-        saying::fatal("expected shared memory for the job's threads, got none");
+        let why = saying::why(-libc::ENOMEM);
+        saying::fatal(&format!("expected shared memory for the job's threads, got none: {why}"));
     }
     // Before the threads' private stacks take the addresses near the libraries.
     atomics::replace();

@@ -47,7 +47,11 @@ pub(crate) fn share() -> Range<usize> {
     // SAFETY: the pages contain only variables of the program, none of whose code runs yet.
     let error = unsafe { face::hiroba_share_in_place(pages.start, pages.len()) };
     if error != 0 {
-        saying::fatal(&format!("expected to share thread-local variables, got error {}", -error));
+        saying::fatal(&format!(
+            "expected to share {} bytes of thread-local variables, got: {}; allocate large ones with malloc",
+            pages.len(),
+            saying::why(error)
+        ));
     }
     pages
 }

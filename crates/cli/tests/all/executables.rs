@@ -155,6 +155,18 @@ fn objects_of_the_locale_can_be_used_by_threads_of_all_nodes() {
     }
 }
 
+#[test]
+fn a_locale_that_another_node_lacks_is_not_set() {
+    if !may_run() {
+        return;
+    }
+    let program = build("cc", "tests/programs/executable_locale_lacking.c", &["-pthread"]);
+    let called = program.on("2", &[], &[]);
+    let phrase = "setlocale: node 1 cannot set the locale C.UTF-8, which node 0 has";
+    assert!(called.stderr.contains(phrase), "{called:?}");
+    assert_eq!(called.stdout, "set: no\nhere: C\nthere: not UTF-8\n", "{called:?}");
+}
+
 /// A stack that grows too long meets a guard, and does not run into another thread's memory.
 #[test]
 fn a_stack_that_overflows_ends_the_program() {
@@ -353,6 +365,21 @@ fn a_crash_tells_node_and_function() {
     let called = test_program().on("2", &[], &["crash"]);
     assert_eq!(called.status, 139, "{called:?}");
     assert!(called.stderr.contains("SIGSEGV") && called.stderr.contains("crash"), "{called:?}");
+}
+
+/// The unwinder's data are shared, so it may wait for a page that no thread serves any more.
+#[test]
+fn a_crash_is_reported_although_unwinding_does_not_end() {
+    if !may_run() {
+        return;
+    }
+    let options = ["-pthread", "-rdynamic"];
+    let program = build("cc", "tests/programs/executable_endless_unwinding.c", &options);
+    for nodes in ["1", "2"] {
+        let called = program.on(nodes, &[], &[]);
+        assert_eq!(called.status, 139, "{called:?}");
+        assert!(called.stderr.contains("segmentation fault at address 0x8"), "{called:?}");
+    }
 }
 
 /// Without unwinding, which reads data that are shared in such a job, while locks of the runtime are held.

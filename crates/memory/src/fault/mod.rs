@@ -18,6 +18,7 @@
 mod event;
 mod kernel;
 mod pagemap;
+mod reminder;
 mod sigbus;
 mod signal;
 mod sigsegv;
@@ -29,6 +30,7 @@ use std::{os::fd::BorrowedFd, sync::Arc};
 
 use hiroba_base::{Access, PageId, PageRange, PageSet};
 
+pub use reminder::Reminder;
 pub use signal::{
     believed_blocked, exchange_program_action, fault_signals, is_fetch, set_believed_blocked, set_last_words,
 };

@@ -251,11 +251,16 @@ pub fn set_last_words(function: LastWords) {
     }
 }
 
+/// True once a thread has begun its last words. A [`Reminder`](super::Reminder) ends them.
+static HAS_SPOKEN: AtomicBool = AtomicBool::new(false);
+
 /// Restores the default action: the fault repeats when the handler returns, and kills with this signal.
 fn die(number: c_int, raw: RawFault) {
-    if raw.code > 0
+    let is_reminder = raw.code == libc::SI_TIMER && HAS_SPOKEN.load(Ordering::Relaxed);
+    if (raw.code > 0 || is_reminder)
         && let Some(speak) = last_words()
     {
+        HAS_SPOKEN.store(true, Ordering::Relaxed);
         speak(number, (raw.code != FROM_KERNEL).then_some(raw.address), raw.program_counter);
     }
     let _ = exchange_action(number, Some(&DEFAULT_ACTION));

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
-use hiroba_memory::fault;
+use hiroba_memory::fault::{self, Reminder};
 use hiroba_wire::control::{BadAccess, ToLauncher};
 
 use crate::call_site;
@@ -15,6 +15,9 @@ const DUMPED_RUNS_MAX: usize = 4096;
 
 /// How long a thread that makes a bad access waits while another thread of its process reports one.
 const LAST_WORDS_TAKE: Duration = Duration::from_secs(1);
+
+/// How long looking for callers may take. After that time the report is sent without them.
+const UNWINDING_TAKES: Duration = Duration::from_secs(1);
 
 /// The thread that reports: the first one, because the process ends after the report.
 static SPEAKER: AtomicI32 = AtomicI32::new(0);
@@ -50,7 +53,8 @@ fn say(signal: i32, address: Option<usize>, program_counter: Option<usize>) {
     let me = rustix::thread::gettid().as_raw_nonzero().get();
     match SPEAKER.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => runtime.say_why(signal, address, program_counter),
-        // Unwinding has led this thread to unmapped memory. That is not what killed the process.
+        // Unwinding has led this thread to unmapped memory, or has taken too long. That is not what killed
+        // the process.
         Err(speaker) if speaker == me => runtime.say_words(WORDS.get()),
         Err(_) => std::thread::sleep(LAST_WORDS_TAKE),
     }
@@ -108,7 +112,10 @@ impl Runtime {
             is_jump: address.is_some() && address == program_counter,
             shared,
         });
+        // In jobs of executables the unwinder's own data are shared, and no thread may serve them any more.
+        let reminder = Reminder::after(signal, UNWINDING_TAKES);
         let caller = program_counter.filter(|_| may_ask).and_then(call_site::of_caller_in_program);
+        drop(reminder);
         self.say_words(Some(&BadAccess { caller, ..words.clone() }));
     }
 

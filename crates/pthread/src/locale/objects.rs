@@ -188,7 +188,7 @@ fn publish(made: *mut Object, place: Option<usize>) -> *mut Object {
             (0..face::hiroba_nodes() as usize).for_each(|node| held.tell_starter(node));
             Some((place, version))
         })?;
-        await_all(version);
+        await_all("newlocale", version);
         let failed = control().locale_objects[place].failed.load(Relaxed);
         if failed > 0 {
             control().locale_objects[place].is_used.store(u32::from(base.is_some()), Relaxed);
