@@ -99,11 +99,19 @@ pub(crate) fn poll_since<F: Turns>(
 
 /// Implements [`Fabric::poll_now`](crate::Fabric::poll_now).
 pub(crate) fn poll_now<F: Turns>(fabric: &F, deliver: Deliver<'_>) -> io::Result<bool> {
+    turn_now(fabric, |inbound| fabric.turn(inbound, deliver))
+}
+
+/// Takes a turn, unless another thread has the role.
+pub(crate) fn turn_now<F: Turns>(
+    fabric: &F,
+    turn: impl FnOnce(&mut F::Inbound) -> io::Result<Turn>,
+) -> io::Result<bool> {
     let Receiving { role, wake, wakes_noticed } = fabric.receiving();
     let Some(mut taken) = role.try_take() else { return Ok(false) };
     wakes_noticed.fetch_max(wake.count(), Ordering::SeqCst);
     wake.clear();
-    fabric.turn(taken.inner(), deliver).map(|_| true)
+    turn(taken.inner()).map(|_| true)
 }
 
 /// Sleeps until a turn has something to do. Returns false when a wake after `wakes_seen`, a signal or the

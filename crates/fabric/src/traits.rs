@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use hiroba_base::{MAX_NODES, NodeId};
+use hiroba_wire::Payload;
 use hiroba_wire::control::{InjectedFaults, JobKey};
 use thiserror::Error;
 
@@ -93,6 +94,16 @@ pub enum FabricError {
         /// The system's error.
         source: io::Error,
     },
+}
+
+/// Takes messages that have arrived, as `deliver` of [`Fabric`] does.
+pub trait Receiver {
+    /// Takes a message.
+    fn take(&mut self, from: NodeId, message: &[u8]);
+
+    /// Takes a message whose sender has marked a [payload](Unsent::ending_in_payload), if the fabric has not
+    /// copied the payload yet: the message's beginning, and its payload. What is not taken of that is lost.
+    fn take_with_payload(&mut self, from: NodeId, head: &[u8], payload: &mut dyn Payload);
 }
 
 /// Reliable, ordered messages between the nodes of a job.
@@ -201,6 +212,15 @@ pub trait Fabric: Send + Sync {
     ///
     /// As [`poll`](Fabric::poll).
     fn poll_now(&self, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<bool>;
+
+    /// Polls like [`poll_now`](Fabric::poll_now), for a receiver that copies payloads to their places.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Fabric::poll).
+    fn receive_now(&self, receiver: &mut dyn Receiver) -> io::Result<bool> {
+        self.poll_now(&mut |from, message| receiver.take(from, message))
+    }
 
     /// Announces that the calling thread will call [`poll_now`](Fabric::poll_now) repeatedly until
     /// [`end_spinning`](Fabric::end_spinning). Such calls are counted, not tied to threads. Returns true if

@@ -23,6 +23,7 @@ pub struct Unsent<'a> {
     staged: Vec<u8>,
     bytes: usize,
     rest: usize,
+    payload_bytes: usize,
 }
 
 impl<'a> Unsent<'a> {
@@ -50,7 +51,23 @@ impl<'a> Unsent<'a> {
             bytes <= MESSAGE_BYTES_MAX,
             "expected a message of at most {MESSAGE_BYTES_MAX} bytes, got {bytes}"
         );
-        Unsent { parts, gone: 0, content, staged: Vec::new(), bytes, rest: bytes }
+        Unsent { parts, gone: 0, content, staged: Vec::new(), bytes, rest: bytes, payload_bytes: 0 }
+    }
+
+    /// Marks the last `bytes` bytes as a payload: the receiver may handle what precedes them before they are
+    /// copied ([`Receiver`](crate::Receiver)). A fabric that cannot do that ignores the mark.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the message is shorter.
+    pub fn ending_in_payload(self, bytes: usize) -> Unsent<'a> {
+        assert!(bytes <= self.bytes, "expected a payload of at most {} bytes, got {bytes}", self.bytes);
+        Unsent { payload_bytes: bytes, ..self }
+    }
+
+    /// Returns the number of bytes at its end that are marked as a payload.
+    pub fn payload_bytes(&self) -> usize {
+        self.payload_bytes
     }
 
     /// Returns the number of bytes left.

@@ -19,12 +19,65 @@ pub(crate) enum HeldRight {
     Receive(PortId, u64),
 }
 
+/// Inline data of a message that the engine holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Inline {
+    Own(Vec<u8>),
+    /// Shared with pieces on their way to the host, as regions are.
+    Shared(Arc<Vec<u8>>),
+}
+
+impl Inline {
+    /// Returns the data of a message that is arriving.
+    pub(crate) fn own(&mut self) -> &mut Vec<u8> {
+        match self {
+            Inline::Own(bytes) => bytes,
+            Inline::Shared(_) => unreachable!("what is coming is nobody else's"),
+        }
+    }
+
+    /// Shares the data. Small messages, which are sent whole, do without the allocation.
+    pub(crate) fn share(&mut self) -> Arc<Vec<u8>> {
+        if let Inline::Own(bytes) = self {
+            *self = Inline::Shared(Arc::new(core::mem::take(bytes)));
+        }
+        match self {
+            Inline::Shared(bytes) => bytes.clone(),
+            Inline::Own(_) => unreachable!("it was shared just now"),
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        match core::mem::replace(self, Inline::Own(Vec::new())) {
+            Inline::Own(bytes) => bytes,
+            Inline::Shared(bytes) => own(bytes),
+        }
+    }
+}
+
+impl core::ops::Deref for Inline {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Inline::Own(bytes) => bytes,
+            Inline::Shared(bytes) => bytes,
+        }
+    }
+}
+
+/// Returns data of a message that is given to the program: no piece of what has come, or was sent here, is on
+/// its way out.
+pub(crate) fn own(bytes: Arc<Vec<u8>>) -> Vec<u8> {
+    Arc::try_unwrap(bytes).unwrap_or_else(|bytes| (*bytes).clone())
+}
+
 /// A message that the engine holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parcel {
     pub(crate) id: u32,
     pub(crate) types: Vec<DataType>,
-    pub(crate) inline: Vec<u8>,
+    pub(crate) inline: Inline,
     /// Data that are shared with pieces on their way to the host.
     pub(crate) regions: Vec<Arc<Vec<u8>>>,
     pub(crate) has_reply: bool,
@@ -61,7 +114,7 @@ impl Parcel {
         let count = inline.len() as u32;
         let types = Vec::from_iter((count > 0).then_some(DataType { name: 0, element_bytes: 1, count }));
         let (regions, released) = (Vec::new(), Vec::new());
-        let owed = Owed::ToNone;
+        let (owed, inline) = (Owed::ToNone, Inline::Own(inline));
         Parcel { id, types, inline, regions, has_reply: false, rights, released, sender, owed }
     }
 }

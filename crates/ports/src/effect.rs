@@ -174,7 +174,7 @@ pub enum Outcome {
     Status(Status),
 }
 
-/// A piece of a region that the host sends without an earlier copy.
+/// A piece of a region, or of inline data, that the host sends without an earlier copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tail {
     pub(crate) region: Arc<Vec<u8>>,
@@ -197,7 +197,7 @@ pub enum Effect {
         to: NodeId,
         /// An encoded [`Envelope`](crate::wire::Envelope), without the tail.
         bytes: Vec<u8>,
-        /// A piece of a region to send directly after them.
+        /// A piece of data to send directly after them.
         tail: Option<Tail>,
         /// True if a message is included: `to` must first receive the writes to shared memory that preceded
         /// it.

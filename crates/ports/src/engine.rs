@@ -18,6 +18,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hiroba_base::{Instant, NodeId};
+use hiroba_wire::Payload;
 
 use crate::agenda::Agenda;
 use crate::body::{Body, Parcel};
@@ -27,7 +28,7 @@ use crate::id::{Name, Once, PortId, Ticket};
 use crate::known::{Flow, Known, Orphan, Place};
 use crate::message::Message;
 use crate::names::{Entry, Names};
-use crate::wire::{Acceptance, Envelope, FlowKey, Packet, Word};
+use crate::wire::{Acceptance, Envelope, FlowKey, Packet, Word, head_before_data};
 
 use self::admitting::LongMessages;
 use self::deaths::Deaths;
@@ -201,6 +202,28 @@ impl Engine {
         result
     }
 
+    /// Handles bytes from another node whose end, a piece of a long message ([`Effect::Send`]'s tail), was not
+    /// copied yet. Copies the piece to its place, once its length was checked against what was reserved.
+    ///
+    /// # Errors
+    ///
+    /// As [`handle_message`](Engine::handle_message).
+    pub fn handle_piece(
+        &mut self,
+        from: NodeId,
+        head: &[u8],
+        piece: &mut dyn Payload,
+        now: Instant,
+    ) -> Result<(), PeerError> {
+        self.now = self.now.max(now);
+        if self.is_gone(from) {
+            return Ok(());
+        }
+        let result = self.take_headed_piece(from, head, piece);
+        self.settle();
+        result
+    }
+
     /// Handles the death of another node, from which no more messages come.
     pub fn handle_death(&mut self, node: NodeId, now: Instant) {
         self.now = self.now.max(now);
@@ -333,14 +356,33 @@ impl Engine {
     }
 
     fn take_envelope(&mut self, from: NodeId, bytes: &[u8]) -> Result<(), PeerError> {
-        let Envelope { word: Word { queued, accepted }, packet } = Envelope::decode(bytes, self.nodes)?;
+        let Envelope { word, packet } = Envelope::decode(bytes, self.nodes)?;
+        self.take_word(from, word);
+        self.take_packet(from, packet)
+    }
+
+    fn take_headed_piece(
+        &mut self,
+        from: NodeId,
+        head: &[u8],
+        piece: &mut dyn Payload,
+    ) -> Result<(), PeerError> {
+        let head = head_before_data(head, piece.bytes())?;
+        let Envelope { word, packet } = Envelope::decode(&head, self.nodes)?;
+        let Packet::Data { flow, number, offset, .. } = packet else {
+            return Err(PeerError::Unexpected { expected: "a piece of a message", from: from.0 });
+        };
+        self.take_word(from, word);
+        self.take_piece(from, flow, number, offset, piece)
+    }
+
+    fn take_word(&mut self, from: NodeId, Word { queued, accepted }: Word) {
         for answered in queued {
             self.message_queued(from, answered);
         }
         for Acceptance { port, through } in accepted {
             self.messages_accepted(port, through);
         }
-        self.take_packet(from, packet)
     }
 
     fn take_packet(&mut self, from: NodeId, packet: Packet<'_>) -> Result<(), PeerError> {
@@ -353,8 +395,8 @@ impl Engine {
             Packet::Begin { flow, number, head, released } => {
                 return self.begin_long(from, flow, number, head, released);
             }
-            Packet::Data { flow, number, offset, bytes } => {
-                return self.take_piece(from, flow, number, offset, bytes);
+            Packet::Data { flow, number, offset, mut bytes } => {
+                return self.take_piece(from, flow, number, offset, &mut bytes);
             }
             Packet::Wait { flow, number, moves } => self.told_to_wait(from, flow, number, moves),
             Packet::Ready { flow } => self.told_to_go_on(flow),

@@ -34,6 +34,12 @@ pub fn packet(bytes: &[u8]) {
         let peer = NodeId(2);
         let _ = engine.handle_message(peer, bytes, Instant::ORIGIN);
         while engine.poll_effect().is_some() {}
+        // Its end may come as a piece that was not copied yet.
+        for piece_bytes in [1, bytes.len() / 2, bytes.len()] {
+            let (head, mut piece) = bytes.split_at(bytes.len().saturating_sub(piece_bytes));
+            let _ = engine.handle_piece(peer, head, &mut piece, Instant::ORIGIN);
+            while engine.poll_effect().is_some() {}
+        }
         // A packet that came once may come again.
         let _ = engine.handle_message(peer, bytes, Instant::ORIGIN);
         engine.handle_time(Instant::from_nanos(1 << 40));

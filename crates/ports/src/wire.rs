@@ -484,6 +484,21 @@ impl<'a> Envelope<'a> {
     }
 }
 
+/// Returns the bytes of a packet that was encoded [before its data](Envelope::encode_before_data), as if there
+/// were none.
+///
+/// # Errors
+///
+/// A packet that does not say that `data_bytes` bytes of data follow.
+pub(crate) fn head_before_data(head: &[u8], data_bytes: usize) -> Result<Vec<u8>, WireError> {
+    let length = encoded(&data_bytes, Vec::new());
+    let said = head.strip_suffix(length.as_slice());
+    within("bytes behind a packet", "as many as it says", data_bytes as u64, said.is_some())?;
+    let mut bytes = said.unwrap_or_default().to_vec();
+    bytes.push(0);
+    Ok(bytes)
+}
+
 /// Appends the bytes of a value.
 fn encoded(value: &impl Serialize, room: Vec<u8>) -> Vec<u8> {
     let done = postcard::serialize_with_flavor(value, Appending(room));

@@ -14,6 +14,7 @@ mod limits;
 mod message;
 mod moves;
 mod pages;
+mod payload;
 mod secret;
 
 pub use collective::{Collective, Placement, ProtocolNumber};
@@ -24,4 +25,5 @@ pub use limits::{Limits, PROGRAM_DATA_BYTES_MAX};
 pub use message::{AtomicOperation, AtomicOutcome, Message, Ticket};
 pub use moves::{HomeMoves, MOVES_PER_HOME_MAX, MoveKind, PageHandedOver, PagesHeld};
 pub use pages::{PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};
+pub use payload::{Payload, joined};
 pub use secret::Secret;

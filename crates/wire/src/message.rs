@@ -542,6 +542,28 @@ impl Message<'_> {
         let head_bytes = 1 + length.len();
         (head, head_bytes)
     }
+
+    /// Returns the beginning of the packet in the beginning of an encoded [`Message::Ports`], whose last
+    /// `payload_bytes` bytes follow.
+    ///
+    /// # Errors
+    ///
+    /// A message of another kind, or one that does not say that it is that long.
+    pub fn beginning_of_ports(head: &[u8], payload_bytes: usize) -> Result<&[u8], WireError> {
+        let (kind, rest) = head.split_first().unwrap_or((&u8::MAX, &[]));
+        let got = u64::from(*kind);
+        if *kind != PORTS {
+            return Err(WireError::OutOfBounds { field: "kind", expected: "a packet of ports", got });
+        }
+        let (bytes, packet) = postcard::take_from_bytes::<usize>(rest).map_err(|reason| {
+            WireError::Malformed { expected: "length of a packet", got_bytes: rest.len(), reason }
+        })?;
+        if packet.len().checked_add(payload_bytes) != Some(bytes) {
+            let expected = "as many bytes as came";
+            return Err(WireError::OutOfBounds { field: "length", expected, got: bytes as u64 });
+        }
+        Ok(packet)
+    }
 }
 
 /// The maximum number of bytes that precede a packet of ports: its kind, and a length.

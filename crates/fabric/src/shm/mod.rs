@@ -39,6 +39,7 @@ use std::time::{Duration, Instant as Clock};
 
 use hiroba_base::NodeId;
 use hiroba_base::legs::{self, Leg};
+use hiroba_wire::Payload;
 use rustix::event::epoll;
 
 use self::bell::Bells;
@@ -49,7 +50,7 @@ use self::ring::{Consumer, Nonsense, Producer, Taken, fragment_bytes_max};
 use self::silence::Silences;
 use crate::link::LinkStatistics;
 use crate::receiving::{self, Deliver, Receiving, Turn, Turns};
-use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError, OneSided, assert_peer};
+use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError, OneSided, Receiver, assert_peer};
 use crate::unsent::Unsent;
 use crate::wake::WakeEvent;
 
@@ -118,6 +119,20 @@ struct Sending {
 struct Queued {
     bytes: Vec<u8>,
     sent: usize,
+    payload_bytes: usize,
+}
+
+/// Takes whole messages.
+struct Whole<'a>(Deliver<'a>);
+
+impl Receiver for Whole<'_> {
+    fn take(&mut self, from: NodeId, message: &[u8]) {
+        (self.0)(from, message);
+    }
+
+    fn take_with_payload(&mut self, from: NodeId, head: &[u8], payload: &mut dyn Payload) {
+        (self.0)(from, &hiroba_wire::joined(head, payload));
+    }
 }
 
 /// State needed for receiving; belongs to the thread in the receiving role.
@@ -227,12 +242,12 @@ impl ShmFabric {
         self.untaken_bytes(peer) <= self.layout.ring_bytes as u64 / 2
     }
 
-    fn look(&self, inbound: &mut Inbound, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<Turn> {
+    fn look(&self, inbound: &mut Inbound, receiver: &mut dyn Receiver) -> io::Result<Turn> {
         self.check_failure()?;
         let mut turn = self.move_queues_on();
         while let Some((from, message)) = inbound.kept.pop_front() {
             turn = Turn::Something;
-            deliver(from, &message);
+            receiver.take(from, &message);
         }
         let nodes = inbound.rings.len();
         for index in (inbound.first..nodes).chain(0..inbound.first) {
@@ -240,40 +255,47 @@ impl ShmFabric {
                 inbound.first = index + 1;
                 turn = Turn::Something;
                 legs::end(Leg::Receive);
-                self.empty_ring(inbound, NodeId(index as u16), deliver)?;
+                self.empty_ring(inbound, NodeId(index as u16), receiver)?;
             }
         }
         Ok(turn)
     }
 
-    fn empty_ring(
-        &self,
-        inbound: &mut Inbound,
-        from: NodeId,
-        deliver: &mut dyn FnMut(NodeId, &[u8]),
-    ) -> io::Result<()> {
+    fn empty_ring(&self, inbound: &mut Inbound, from: NodeId, receiver: &mut dyn Receiver) -> io::Result<()> {
         let board = self.own_board();
         for _ in 0..FRAMES_A_TURN {
             let ring = &mut inbound.rings[from.index()];
             let was_ample = ring.has_ample_room();
+            // So that the sender continues while the rest is taken.
+            let tell_if_ample = |ring: &Consumer| {
+                if !was_ample && ring.has_ample_room() {
+                    self.tell_of_room(from);
+                }
+            };
             let taken = ring.next(board, &mut inbound.buffer).inspect_err(|nonsense| self.fail(nonsense));
-            if !was_ample && ring.has_ample_room() {
-                self.tell_of_room(from); // so that the sender continues while the rest is taken
-            }
+            tell_if_ample(ring);
             match taken.map_err(|nonsense| io::Error::new(io::ErrorKind::InvalidData, nonsense))? {
                 Taken::Nothing => break,
                 Taken::Piece => {}
                 Taken::Message(length) => {
                     self.count_received();
                     legs::end(Leg::Link);
-                    deliver(from, &inbound.buffer[..length]);
+                    receiver.take(from, &inbound.buffer[..length]);
                 }
                 Taken::LongMessage => {
                     self.count_received();
                     let message = ring.long();
                     legs::end(Leg::Link);
-                    deliver(from, &message);
-                    inbound.rings[from.index()].recycle(message);
+                    receiver.take(from, &message);
+                    ring.recycle(message);
+                }
+                Taken::WithPayload(head, payload) => {
+                    self.count_received();
+                    legs::end(Leg::Link);
+                    let head = &inbound.buffer[..head];
+                    receiver.take_with_payload(from, head, &mut payload.on(board));
+                    ring.release(board);
+                    tell_if_ample(ring);
                 }
             }
         }
@@ -360,6 +382,36 @@ impl ShmFabric {
         self.push_queue(to, outbound, &mut sending);
     }
 
+    /// Takes one turn in the receiving role: sends what was queued, delivers what has arrived.
+    ///
+    /// Meanwhile peers need not ring. At its end the node may sleep: everything put on its board before is
+    /// received, or makes the descriptor readable.
+    fn take_turn(&self, inbound: &mut Inbound, receiver: &mut dyn Receiver) -> io::Result<Turn> {
+        if self.bells.is_spinning() {
+            // An earlier ring would wake the threads that wait on the descriptor again and again.
+            self.bells.silence_if_rung(self.own_board());
+            return self.look(inbound, receiver);
+        }
+        self.bells.silence(self.own_board());
+        let mut turn = Turn::Nothing;
+        for _ in 0..LOOKS_A_POLL {
+            self.bells.stay_awake(self.own_board());
+            let look = self.look(inbound, receiver);
+            if self.bells.is_spinning() {
+                return look;
+            }
+            self.bells.fall_asleep(self.own_board());
+            if look? == Turn::Something {
+                turn = Turn::Something;
+            }
+            if !self.has_work() {
+                return Ok(turn);
+            }
+        }
+        self.bells.ring_own(self.own_board());
+        Ok(turn)
+    }
+
     fn drain_until(&self, deadline: Clock) -> io::Result<bool> {
         loop {
             if let Some(mut role) = self.receiving.role.try_take() {
@@ -406,18 +458,20 @@ impl Outbound {
 
 impl Sending {
     fn enqueue(&mut self, mut message: Unsent) {
+        let payload_bytes = if message.is_whole() { message.payload_bytes() } else { 0 };
         let rest = message.rest();
         let mut bytes = Vec::with_capacity(rest);
         message.move_into(&mut bytes, rest);
         self.queued_bytes += bytes.len() + QUEUED_OVERHEAD_BYTES;
-        self.queue.push_back(Queued { bytes, sent: 0 });
+        self.queue.push_back(Queued { bytes, sent: 0, payload_bytes });
     }
 
     /// Puts as much into the ring as there is room for.
     fn push_queue(&mut self, board: &Board) -> Result<(), Nonsense> {
         while let Some(first) = self.queue.front_mut() {
             let parts = [&first.bytes[first.sent..]];
-            let mut message = Unsent::new(&parts);
+            let payload_bytes = if first.sent == 0 { first.payload_bytes } else { 0 };
+            let mut message = Unsent::new(&parts).ending_in_payload(payload_bytes);
             let before = message.rest();
             let whole = self.ring.push(board, &mut message)?;
             let sent = before - message.rest();
@@ -451,34 +505,8 @@ impl Turns for ShmFabric {
         &self.receiving
     }
 
-    /// Takes one turn in the receiving role: sends what was queued, delivers what has arrived.
-    ///
-    /// Meanwhile peers need not ring. At its end the node may sleep: everything put on its board before is
-    /// received, or makes the descriptor readable.
     fn turn(&self, inbound: &mut Inbound, deliver: Deliver<'_>) -> io::Result<Turn> {
-        if self.bells.is_spinning() {
-            // An earlier ring would wake the threads that wait on the descriptor again and again.
-            self.bells.silence_if_rung(self.own_board());
-            return self.look(inbound, deliver);
-        }
-        self.bells.silence(self.own_board());
-        let mut turn = Turn::Nothing;
-        for _ in 0..LOOKS_A_POLL {
-            self.bells.stay_awake(self.own_board());
-            let look = self.look(inbound, deliver);
-            if self.bells.is_spinning() {
-                return look;
-            }
-            self.bells.fall_asleep(self.own_board());
-            if look? == Turn::Something {
-                turn = Turn::Something;
-            }
-            if !self.has_work() {
-                return Ok(turn);
-            }
-        }
-        self.bells.ring_own(self.own_board());
-        Ok(turn)
+        self.take_turn(inbound, &mut Whole(deliver))
     }
 
     fn watched(&self) -> [Option<BorrowedFd<'_>>; 2] {
@@ -554,6 +582,11 @@ impl Fabric for ShmFabric {
     fn poll_now(&self, deliver: Deliver<'_>) -> io::Result<bool> {
         self.bells.pay(&self.boards, false);
         receiving::poll_now(self, deliver)
+    }
+
+    fn receive_now(&self, receiver: &mut dyn Receiver) -> io::Result<bool> {
+        self.bells.pay(&self.boards, false);
+        receiving::turn_now(self, |inbound| self.take_turn(inbound, receiver))
     }
 
     fn begin_spinning(&self) -> bool {

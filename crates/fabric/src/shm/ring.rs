@@ -4,7 +4,9 @@
 //! between one producer and one consumer needs no lock.
 //!
 //! A frame is a word (its length, and the number of bytes of its message that follow it) and its bytes, and
-//! begins on a cache line. Frames do not wrap. Where one does not fit before the end of the ring, a marker
+//! begins on a cache line. In the word of a frame that is a whole message, the second number may say how many
+//! of its bytes are payload, which the receiver leaves in the ring until it knows their place. Frames do not
+//! wrap. Where one does not fit before the end of the ring, a marker
 //! word stands there and the frame follows at the start of the ring. A sender that finds its ring empty
 //! returns to the beginning too, so that a pair that exchanges little touches little memory.
 //!
@@ -14,6 +16,7 @@
 use std::sync::atomic::Ordering;
 
 use hiroba_base::NodeId;
+use hiroba_wire::Payload;
 use thiserror::Error;
 
 use super::board::{Board, LINE_BYTES};
@@ -23,6 +26,11 @@ use crate::unsent::{MESSAGE_BYTES_MAX, Unsent};
 const GO_TO_START: u32 = u32::MAX;
 
 const HEADER_BYTES: usize = size_of::<u64>();
+
+/// The mark of a number of bytes of payload. A message is too short for a number of bytes that follow to
+/// have it.
+const IS_PAYLOAD: u32 = 1 << 31;
+const _: () = assert!(MESSAGE_BYTES_MAX < IS_PAYLOAD as usize);
 
 /// An empty ring restarts at its beginning from this offset on, in bytes.
 const REWIND_FROM_BYTES: usize = 64 << 10;
@@ -57,8 +65,8 @@ fn frame_bytes(fragment: usize) -> usize {
     (HEADER_BYTES + fragment).next_multiple_of(LINE_BYTES)
 }
 
-fn header(fragment: u32, rest: u32) -> u64 {
-    u64::from(fragment) | u64::from(rest) << 32
+fn header(fragment: u32, behind: u32) -> u64 {
+    u64::from(fragment) | u64::from(behind) << 32
 }
 
 /// The sender's end.
@@ -94,7 +102,9 @@ impl Producer {
             let fragment = message.rest().min(fragment_bytes_max(self.ring_bytes));
             let Some(offset) = self.make_room(board, frame_bytes(fragment))? else { return Ok(false) };
             let rest = message.rest() - fragment;
-            board.memory.word(start + offset).store(header(fragment as u32, rest as u32), Ordering::Relaxed);
+            let payload = if rest == 0 && message.is_whole() { message.payload_bytes() as u32 } else { 0 };
+            let behind = if payload > 0 { IS_PAYLOAD | payload } else { rest as u32 };
+            board.memory.word(start + offset).store(header(fragment as u32, behind), Ordering::Relaxed);
             let mut at = start + offset + HEADER_BYTES;
             message.take_pieces(fragment, &mut |piece| {
                 board.memory.copy_in(at, piece);
@@ -158,6 +168,43 @@ pub enum Taken {
     Message(usize),
     /// A complete message that came in pieces, in [`Consumer::long`].
     LongMessage,
+    /// A complete message: its beginning, of this length, in the given buffer, and the place of its payload.
+    /// That is in the ring until [`Consumer::release`] or the next frame is taken.
+    WithPayload(usize, InRing),
+}
+
+/// The place of bytes in a ring.
+#[derive(Debug, PartialEq, Eq)]
+pub struct InRing {
+    at: usize,
+    bytes: usize,
+}
+
+impl InRing {
+    /// Returns the bytes, which are on that board.
+    pub fn on(self, board: &Board) -> RingPayload<'_> {
+        RingPayload { board, place: self }
+    }
+}
+
+/// A payload in a ring. Its sender can still change it, but a mistaken sender so only damages a message of
+/// its own: place and length are ours, and were checked.
+pub struct RingPayload<'a> {
+    board: &'a Board,
+    place: InRing,
+}
+
+impl Payload for RingPayload<'_> {
+    fn bytes(&self) -> usize {
+        self.place.bytes
+    }
+
+    fn append_to(&mut self, bytes: usize, room: &mut Vec<u8>) {
+        let InRing { at, bytes: left } = self.place;
+        assert!(bytes <= left, "expected at most {left} bytes of a payload to be taken, got {bytes}");
+        self.board.memory.append_to(at, bytes, room);
+        self.place = InRing { at: at + bytes, bytes: left - bytes };
+    }
 }
 
 /// The receiver's end.
@@ -171,12 +218,14 @@ pub struct Consumer {
     /// The received part of a message in several frames, and the number of bytes that follow.
     long: Vec<u8>,
     rest: usize,
+    /// The length of the first frame, if its payload is still in use.
+    in_use: u64,
 }
 
 impl Consumer {
     /// Makes the end of a ring that is still unused.
     pub fn new(sender: NodeId, ring_bytes: usize) -> Consumer {
-        Consumer { sender, ring_bytes, head: 0, tail: 0, long: Vec::new(), rest: 0 }
+        Consumer { sender, ring_bytes, head: 0, tail: 0, long: Vec::new(), rest: 0, in_use: 0 }
     }
 
     /// Returns true if nothing has arrived since the last look.
@@ -204,8 +253,19 @@ impl Consumer {
         Ok(())
     }
 
+    /// Gives the ring back the frame of a payload.
+    pub fn release(&mut self, board: &Board) {
+        self.head += std::mem::take(&mut self.in_use);
+        // SYNC POINT: pairs with the acquire in `Producer::look_at_head`: what was copied out comes before
+        // any overwriting.
+        board.ring_head(self.sender).store(self.head, Ordering::Release);
+    }
+
     /// Takes the next frame out. `buffer` has room for the longest fragment.
     pub fn next(&mut self, board: &Board, buffer: &mut [u8]) -> Result<Taken, Nonsense> {
+        if self.in_use > 0 {
+            self.release(board); // the receiver of the payload has panicked
+        }
         if self.head == self.tail {
             self.look_at_tail(board)?;
         }
@@ -225,17 +285,27 @@ impl Consumer {
             offset = 0;
             word = board.memory.word(start).load(Ordering::Relaxed);
         }
-        let (fragment, rest) = (word as u32 as usize, (word >> 32) as usize);
+        let (fragment, behind) = (word as u32 as usize, (word >> 32) as u32);
+        let marked = behind & IS_PAYLOAD != 0;
+        let (rest, payload) = if marked { (0, behind & !IS_PAYLOAD) } else { (behind, 0) };
+        let (rest, payload) = (rest as usize, payload as usize);
         let in_bounds = fragment <= fragment_bytes_max(self.ring_bytes)
             && frame_bytes(fragment) <= self.ring_bytes - offset
             && frame_bytes(fragment) as u64 <= self.tail - self.head
             && fragment + rest <= MESSAGE_BYTES_MAX
-            && (fragment > 0 || rest == 0);
-        let continues = self.rest == 0 || self.rest == fragment + rest;
+            && (fragment > 0 || rest == 0)
+            && (!marked || (1..=fragment).contains(&payload));
+        let continues = self.rest == 0 || self.rest == fragment + rest && !marked;
         if !in_bounds || !continues {
             return self.nonsense("a frame within its ring that goes on with its message", word);
         }
         let at = start + offset + HEADER_BYTES;
+        if payload > 0 {
+            let head = fragment - payload;
+            board.memory.copy_out(at, &mut buffer[..head]);
+            self.in_use = frame_bytes(fragment) as u64;
+            return Ok(Taken::WithPayload(head, InRing { at: at + head, bytes: payload }));
+        }
         let taken = if self.rest == 0 && rest == 0 {
             board.memory.copy_out(at, &mut buffer[..fragment]);
             Taken::Message(fragment)
@@ -245,10 +315,8 @@ impl Consumer {
             if rest == 0 { Taken::LongMessage } else { Taken::Piece }
         };
         self.rest = rest;
-        self.head += frame_bytes(fragment) as u64;
-        // SYNC POINT: pairs with the acquire in `Producer::look_at_head`: the copies above come before any
-        // overwriting.
-        board.ring_head(self.sender).store(self.head, Ordering::Release);
+        self.in_use = frame_bytes(fragment) as u64;
+        self.release(board);
         Ok(taken)
     }
 

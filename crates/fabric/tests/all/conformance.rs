@@ -7,7 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hiroba_base::NodeId;
-use hiroba_fabric::{Content, Fabric, FabricConfig, FabricError, ShmFabric, TcpFabric, UdpFabric, Unsent};
+use hiroba_fabric::{
+    Content, Fabric, FabricConfig, FabricError, Receiver, ShmFabric, TcpFabric, UdpFabric, Unsent,
+};
+use hiroba_wire::Payload;
 use hiroba_wire::control::{InjectedFaults, JobKey};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -235,6 +238,63 @@ fn posts_keep_their_order(make: fn(u16) -> Group) {
     });
 }
 
+/// Takes numbered messages in either form, and payloads in pieces.
+struct Numbered(u32);
+
+impl Receiver for Numbered {
+    fn take(&mut self, from: NodeId, bytes: &[u8]) {
+        assert!(bytes == message(from, self.0, bytes.len()), "message {} of node {from}", self.0);
+        assert_eq!(bytes.len(), length_of(self.0) * 2);
+        self.0 += 1;
+    }
+
+    fn take_with_payload(&mut self, from: NodeId, head: &[u8], payload: &mut dyn Payload) {
+        assert_eq!(payload.bytes(), payload_of(self.0), "the mark is the sender's");
+        let mut whole = head.to_vec();
+        while payload.bytes() > 0 {
+            let bytes = payload.bytes().min(30_000);
+            payload.append_to(bytes, &mut whole);
+        }
+        self.take(from, &whole);
+    }
+}
+
+/// Some messages have no payload, and one consists of it.
+fn payload_of(number: u32) -> usize {
+    let bytes = length_of(number) * 2;
+    [0, 1, bytes / 2, bytes - 1, bytes][number as usize % 5]
+}
+
+/// Messages with and without payloads arrive in order, whole or in two parts, before and after receivers that
+/// take them whole.
+fn payloads_come_behind_their_heads(make: fn(u16) -> Group) {
+    const EACH: u32 = 700;
+    on_each_node(&make(2), |fabric| {
+        let me = fabric.local();
+        let peer = NodeId(1 - me.0);
+        for number in 0..EACH {
+            let bytes = message(me, number, length_of(number) * 2);
+            let (head, tail) = bytes.split_at(bytes.len() / 3);
+            let parts = [head, tail];
+            fabric.send_unsent(peer, Unsent::new(&parts).ending_in_payload(payload_of(number)));
+        }
+        let mut receiver = Numbered(0);
+        let start = Instant::now();
+        for poll in 0u32.. {
+            assert!(start.elapsed() < HANGS_AFTER, "{} of {EACH} messages came", receiver.0);
+            if receiver.0 == EACH {
+                break;
+            }
+            if poll % 4 == 0 {
+                let mut deliver = |from, bytes: &[u8]| receiver.take(from, bytes);
+                fabric.poll(Some(Duration::from_millis(1)), &mut deliver).unwrap();
+            } else {
+                fabric.receive_now(&mut receiver).unwrap();
+            }
+        }
+    });
+}
+
 fn many_to_one(make: fn(u16) -> Group) {
     const EACH: u32 = 300;
     on_each_node(&make(6), |fabric| {
@@ -399,7 +459,7 @@ macro_rules! conformance {
 
             conformance!(@tests $make;
                 both_directions_at_once every_size content_is_copied_before_send_returns posts_keep_their_order
-                many_to_one burst_of_small_messages
+                payloads_come_behind_their_heads many_to_one burst_of_small_messages
                 a_peer_that_does_not_poll_for_a_second deliver_may_send_and_poll many_threads_send_and_poll
                 wake_ends_a_blocked_poll the_descriptor_tells_what_there_is_to_do);
 

@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hiroba_base::{NodeId, RngExt, seeded};
-use hiroba_fabric::{Fabric, FabricConfig, FabricError, OneSided, ShmFabric, ShmFiles};
+use hiroba_fabric::{Fabric, FabricConfig, FabricError, OneSided, Receiver, ShmFabric, ShmFiles, Unsent};
+use hiroba_wire::Payload;
 use hiroba_wire::control::JobKey;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -410,11 +411,115 @@ fn forged_frames_are_refused() {
     assert_eq!(forge(3000), None);
     assert_eq!(forge(2999), None, "as long a frame; the contents are the sender's affair");
     let long_rest = 1u64 << 32 << 31;
+    // The mark of a payload, and the longest one.
+    assert_eq!(forge(3000 | long_rest | 3000 << 32), None);
+    let beyond = 3000 | long_rest | 3001 << 32;
+    let far_beyond = 3000 | u64::from(u32::MAX) << 32;
     let wrong = [3072, u64::from(u32::MAX), u64::from(u32::MAX - 7), 1 << 32, 3000 | long_rest, 1 << 31];
+    let wrong = wrong.into_iter().chain([beyond, far_beyond]);
     for forged in wrong {
         let sentence = forge(forged).unwrap_or_else(|| panic!("{forged:#x} was believed"));
         assert!(sentence.contains("node 1 has left an invalid value"), "{sentence}");
     }
+}
+
+/// Calls a function with each head and payload. Other messages are a mistake.
+struct InParts<F>(F);
+
+impl<F: FnMut(&[u8], &mut dyn Payload)> Receiver for InParts<F> {
+    fn take(&mut self, from: NodeId, message: &[u8]) {
+        panic!("{} bytes of node {from} came whole", message.len());
+    }
+
+    fn take_with_payload(&mut self, _from: NodeId, head: &[u8], payload: &mut dyn Payload) {
+        (self.0)(head, payload);
+    }
+}
+
+fn send_in_parts(fabric: &ShmFabric, head: &[u8], payload: &[u8]) {
+    let parts = [head, payload];
+    fabric.send_unsent(NodeId(0), Unsent::new(&parts).ending_in_payload(payload.len()));
+}
+
+#[test]
+fn a_payload_stays_in_the_ring_until_it_is_taken_and_its_head_does_not() {
+    let (group, files) = group(2);
+    let (head, payload) = ([3; 100], [4; 8000]);
+    send_in_parts(&group[1], &head, &payload);
+    let board = file(&files.boards[0]);
+    let bytes = board.metadata().unwrap().len() as usize;
+    let mut line = [0; 100];
+    let is_head = |at: &usize| {
+        board.read_exact_at(&mut line, *at as u64 + 8).unwrap();
+        line == head
+    };
+    let at = (0..bytes - 200).step_by(PAGE_BYTES).find(is_head).expect("the frame") as u64;
+    let mut came = Vec::new();
+    let mut receiver = InParts(|got: &[u8], payload: &mut dyn Payload| {
+        // The sender rewrites its whole frame while the receiver has it, and says that it is longer.
+        payload.append_to(1000, &mut came);
+        board.write_all_at(&[0xff; 8 + 100], at).unwrap();
+        board.write_all_at(&[5; 8000], at + 8 + 100).unwrap();
+        assert_eq!(got, head, "the head was copied before");
+        assert_eq!(payload.bytes(), 7000, "the length was, too");
+        payload.append_to(7000, &mut came);
+        assert!(group[1].backlog_bytes(NodeId(0)) > 8000, "the ring still has it");
+    });
+    assert!(group[0].receive_now(&mut receiver).unwrap());
+    assert_eq!(came, [[4; 1000].as_slice(), &[5; 7000]].concat());
+    assert_eq!(group[1].backlog_bytes(NodeId(0)), 0, "the ring has room again");
+    assert_eq!(first_error(&group[0], 3).map(|error| error.to_string()), None);
+}
+
+#[test]
+fn payloads_that_are_not_taken_make_room_too() {
+    let (group, _files) = group(2);
+    let longest = group[0].capabilities().max_inline_bytes;
+    // Many times round the ring: some messages wait in the sender.
+    for round in 0..40 {
+        for number in 0..6 {
+            send_in_parts(&group[1], &[round, number], &vec![7; longest - 2]);
+        }
+        let mut count = 0;
+        let start = Instant::now();
+        while count < 6 {
+            assert!(start.elapsed() < HANGS_AFTER, "{count} came");
+            let mut receiver = InParts(|head: &[u8], payload: &mut dyn Payload| {
+                assert_eq!((head, payload.bytes()), (&[round, count][..], longest - 2));
+                payload.append_to(usize::from(count), &mut Vec::new());
+                count += 1;
+            });
+            group[0].receive_now(&mut receiver).unwrap();
+            group[1].poll_now(&mut |_, _| {}).unwrap();
+        }
+    }
+    assert_eq!(group[1].backlog_bytes_all(), 0);
+}
+
+#[test]
+fn a_receiver_of_a_payload_that_panics_does_not_get_it_again() {
+    let (group, _files) = group(2);
+    send_in_parts(&group[1], b"one", &[1; 2000]);
+    send_in_parts(&group[1], b"two", &[2; 2000]);
+    let mut receiver = InParts(|_: &[u8], _: &mut dyn Payload| panic!("planned"));
+    let poll = std::panic::AssertUnwindSafe(|| group[0].receive_now(&mut receiver));
+    assert!(std::panic::catch_unwind(poll).is_err());
+    let mut came = Vec::new();
+    let mut receiver = InParts(|head: &[u8], _: &mut dyn Payload| came.push(head.to_vec()));
+    group[0].receive_now(&mut receiver).unwrap();
+    assert_eq!(came, [b"two"]);
+    assert_eq!(group[1].backlog_bytes_all(), 0);
+}
+
+#[test]
+fn a_message_in_several_frames_comes_whole_despite_its_mark() {
+    let (group, _files) = group(2);
+    let length = group[0].capabilities().max_inline_bytes + 1;
+    send_in_parts(&group[1], b"h", &message(1, length - 1));
+    let mut came = 0;
+    let expected = [b"h", &message(1, length - 1)[..]].concat();
+    group[0].poll_now(&mut |_, bytes| came += usize::from(bytes == expected)).unwrap();
+    assert_eq!(came, 1);
 }
 
 #[test]

@@ -66,8 +66,7 @@ impl Runtime {
     /// Has a message handled later, if it must wait for pages that are out, or for an earlier message of its
     /// sender. Returns true then. Called by a thread that receives.
     pub(crate) fn defer(&self, from: NodeId, bytes: &[u8]) -> bool {
-        // Records of a traced run are those of the thread that receives.
-        if self.pager.is_none() || self.recorder.is_some() {
+        if !self.may_defer() {
             return false;
         }
         let is_deferred = self.serving.deferred.has_any_of(from)
@@ -78,6 +77,12 @@ impl Runtime {
             self.serving.deferred.add(from, bytes);
         }
         is_deferred
+    }
+
+    /// Returns true if messages may have to wait for pages.
+    pub(crate) fn may_defer(&self) -> bool {
+        // Records of a traced run are those of the thread that receives.
+        self.pager.is_some() && self.recorder.is_none()
     }
 
     /// Handles messages that wait. The work of a thread of its own.

@@ -16,13 +16,14 @@ use std::time::Duration;
 
 use hiroba_base::legs::{self, Leg};
 use hiroba_base::{Instant, NodeId};
-use hiroba_fabric::populate;
+use hiroba_fabric::{Unsent, populate};
 use hiroba_ports::{
-    Call, Config, Disposition, Effect, Engine, Message, Name, Outcome, Patience, PortError, Received,
-    RightToSend, Tail, Ticket, service,
+    Call, Config, Disposition, Effect, Engine, Message, Name, Outcome, Patience, PeerError, PortError,
+    Received, RightToSend, Tail, Ticket, service,
 };
 use hiroba_protocol::{Synchronisation, Waiter};
 use hiroba_trace::Event;
+use hiroba_wire::{Payload, joined};
 use rustc_hash::FxHashMap;
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -432,7 +433,8 @@ impl Runtime {
         let tail = tail.map_or(&[][..], Tail::bytes);
         legs::end(Leg::Host);
         let (head, head_bytes) = hiroba_wire::Message::ports_head(bytes.len() + tail.len());
-        self.send_to(to, &[&head[..head_bytes], bytes, tail]);
+        let parts = [&head[..head_bytes], bytes, tail];
+        self.send_unsent_to(to, head[0], Unsent::new(&parts).ending_in_payload(tail.len()));
     }
 
     /// Handles a packet that has arrived.
@@ -446,9 +448,21 @@ impl Runtime {
         });
     }
 
+    /// Handles a packet that ends in a piece of a long message, which is copied to its place.
+    pub(crate) fn take_port_piece(&self, from: NodeId, head: &[u8], piece: &mut dyn Payload) {
+        self.at_desk(|desk, now| match desk.inbox.get_mut(&from).filter(|_| self.ports.keeps()) {
+            Some(kept) => kept.push_back(joined(head, piece)),
+            None => self.heard(from, || desk.engine.handle_piece(from, head, piece, now)),
+        });
+    }
+
     fn hear_packet(&self, desk: &mut Desk, from: NodeId, bytes: &[u8], now: Instant) {
+        self.heard(from, || desk.engine.handle_message(from, bytes, now));
+    }
+
+    fn heard(&self, from: NodeId, handle: impl FnOnce() -> Result<(), PeerError>) {
         legs::end(Leg::Enter);
-        if let Err(error) = desk.engine.handle_message(from, bytes, now) {
+        if let Err(error) = handle() {
             self.fatal(&format!("a packet of ports from node {from} breaks the protocol: {error}"));
         }
         legs::end(Leg::Engine);

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use hiroba_base::NodeId;
 use hiroba_base::legs::{self, Leg};
-use hiroba_fabric::Fabric;
+use hiroba_fabric::{Fabric, Receiver};
 use hiroba_memory::fault::Fault;
-use hiroba_wire::Message;
 use hiroba_wire::control::{ToLauncher, ToNode};
+use hiroba_wire::{Message, Payload, joined};
 use rustix::event::epoll;
 use rustix::thread::{CpuSet, Pid};
 use rustix::time::{
@@ -387,21 +387,23 @@ impl Runtime {
     /// Receives what other nodes have sent, without waiting. Returns the number of messages, or `None` when
     /// another thread is receiving.
     pub(crate) fn receive(&self) -> Option<usize> {
-        let mut count = 0;
-        let result = self.fabric().poll_now(&mut |from, bytes| {
-            count += 1;
-            self.serving.messages_received.fetch_add(1, Ordering::Relaxed);
-            if !self.defer(from, bytes) {
-                self.trace_received(from, bytes);
-                self.dispatch(from, bytes);
-                self.trace_handled();
-            }
-        });
-        match result {
-            Ok(received) => received.then_some(count),
+        let mut handler = Handler { runtime: self, count: 0 };
+        match self.fabric().receive_now(&mut handler) {
+            Ok(received) => received.then_some(handler.count),
             // The error names the sender and the fault.
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => self.fatal(&error.to_string()),
             Err(error) => self.fatal(&format!("cannot receive from other nodes: {error}")),
+        }
+    }
+
+    /// Handles a message whose payload was not copied yet.
+    fn dispatch_with_payload(&self, from: NodeId, head: &[u8], payload: &mut dyn Payload) {
+        match Message::beginning_of_ports(head, payload.bytes()) {
+            Ok(head) => {
+                legs::end(Leg::Decode);
+                self.take_port_piece(from, head, payload);
+            }
+            Err(error) => self.fatal(&format!("a message from node {from} is invalid: {error}")),
         }
     }
 
@@ -443,6 +445,42 @@ impl Runtime {
                 });
             }
         }
+    }
+}
+
+/// Handles what has arrived.
+struct Handler<'a> {
+    runtime: &'a Runtime,
+    count: usize,
+}
+
+impl Handler<'_> {
+    fn count_one(&mut self) {
+        self.count += 1;
+        self.runtime.serving.messages_received.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Receiver for Handler<'_> {
+    fn take(&mut self, from: NodeId, message: &[u8]) {
+        self.count_one();
+        let runtime = self.runtime;
+        if !runtime.defer(from, message) {
+            runtime.trace_received(from, message, 0);
+            runtime.dispatch(from, message);
+            runtime.trace_handled();
+        }
+    }
+
+    fn take_with_payload(&mut self, from: NodeId, head: &[u8], payload: &mut dyn Payload) {
+        let runtime = self.runtime;
+        if runtime.may_defer() {
+            return self.take(from, &joined(head, payload));
+        }
+        self.count_one();
+        runtime.trace_received(from, head, payload.bytes());
+        runtime.dispatch_with_payload(from, head, payload);
+        runtime.trace_handled();
     }
 }
 

@@ -262,7 +262,12 @@ impl Runtime {
 
     /// Sends a message, whose first byte is its kind.
     pub(crate) fn send_to(&self, to: NodeId, parts: &[&[u8]]) {
-        if self.post(to, parts[0][0], Unsent::new(parts)) {
+        self.send_unsent_to(to, parts[0][0], Unsent::new(parts));
+    }
+
+    /// Sends a message of this kind.
+    pub(crate) fn send_unsent_to(&self, to: NodeId, kind: u8, message: Unsent<'_>) {
+        if self.post(to, kind, message) {
             self.fabric().push(to);
         }
     }
@@ -285,10 +290,10 @@ impl Runtime {
     }
 
     /// Records that a message arrived, and that handling it begins. Signals are deferred.
-    pub(crate) fn trace_received(&self, from: NodeId, message: &[u8]) {
+    pub(crate) fn trace_received(&self, from: NodeId, head: &[u8], payload_bytes: usize) {
         let Some(recorder) = &self.recorder else { return };
-        let kind = MessageKind(message.first().copied().unwrap_or(u8::MAX));
-        let bytes = message.len() as u32;
+        let kind = MessageKind(head.first().copied().unwrap_or(u8::MAX));
+        let bytes = (head.len() + payload_bytes) as u32;
         let events = [Event::Received { from, kind, bytes }, Event::Enter(Activity::Serve { from, kind })];
         self.record_all(self.me(), Some(recorder.now()), &events);
     }

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use hiroba_base::NodeId;
+use hiroba_wire::Payload;
 
-use crate::body::{HeldRight, Owed, Parcel, Parked, Source};
+use crate::body::{HeldRight, Inline, Owed, Parcel, Parked, Source};
 use crate::error::PeerError;
 use crate::id::PortId;
 use crate::known::Place;
@@ -165,7 +166,7 @@ impl Engine {
         let lengths = head.region_bytes.clone();
         let (inline, mut rest) = data.split_at(head.inline_bytes as usize);
         let mut parcel = self.unpack(from, head, released, true);
-        parcel.inline.extend_from_slice(inline);
+        parcel.inline.own().extend_from_slice(inline);
         for (region, bytes) in parcel.regions.iter_mut().zip(lengths) {
             let (bytes, behind) = rest.split_at(bytes as usize);
             own(region).extend_from_slice(bytes);
@@ -362,7 +363,7 @@ impl Engine {
         flow: FlowKey,
         number: u64,
         offset: u64,
-        bytes: &[u8],
+        piece: &mut dyn Payload,
     ) -> Result<(), PeerError> {
         let key = (from, flow, number);
         let window = self.config.piece_bytes * self.config.window_pieces;
@@ -370,21 +371,20 @@ impl Engine {
         let Incoming { bytes: whole, came, parcel: Some(parcel), parts, .. } = incoming else {
             return Err(unexpected(from, "the head of a message before its data"));
         };
-        if offset != *came || bytes.is_empty() || bytes.len() as u64 > *whole - *came {
+        let bytes = piece.bytes() as u64;
+        if offset != *came || bytes == 0 || bytes > *whole - *came {
             return Err(unexpected(from, "the next piece of a message"));
         }
-        *came += bytes.len() as u64;
+        *came += bytes;
         let through = *came;
-        let mut rest = bytes;
-        let places = core::iter::once(&mut parcel.inline).chain(parcel.regions.iter_mut().map(own));
+        let places = core::iter::once(parcel.inline.own()).chain(parcel.regions.iter_mut().map(own));
         for (part, length) in places.zip(parts) {
             let whole = *length as usize - part.len();
-            let missing = whole.min(rest.len());
+            let missing = whole.min(piece.bytes());
             if missing > 0 && part.len().is_multiple_of(window) {
                 (self.config.make_ready)(&mut part.spare_capacity_mut()[..whole.min(window)]);
             }
-            part.extend_from_slice(&rest[..missing]);
-            rest = &rest[missing..];
+            piece.append_to(missing, part);
         }
         let is_done = through == incoming.bytes;
         if !is_done {
@@ -436,7 +436,7 @@ impl Engine {
         Parcel {
             id: head.id,
             types: head.types,
-            inline: room(u64::from(head.inline_bytes)),
+            inline: Inline::Own(room(u64::from(head.inline_bytes))),
             regions: head.region_bytes.into_iter().map(|bytes| Arc::new(room(bytes))).collect(),
             has_reply: head.has_reply,
             rights,

@@ -60,7 +60,7 @@ impl Engine {
 
     fn serve_name(&mut self, mut parcel: Parcel) {
         let reply = if parcel.has_reply { Some(parcel.rights.remove(0)) } else { None };
-        let name = core::mem::take(&mut parcel.inline);
+        let name = parcel.inline.take();
         let good = (1..=NAME_BYTES_MAX).contains(&name.len());
         let Some(mut services) = self.services.take() else { return };
         match parcel.id {

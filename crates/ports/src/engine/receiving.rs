@@ -1,9 +1,8 @@
 //! The receiver's side: gives messages from queues to the program's threads.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use crate::body::{HeldRight, Parcel, Queued, Source};
+use crate::body::{HeldRight, Parcel, Queued, Source, own};
 use crate::effect::{Outcome, Patience};
 use crate::error::PortError;
 use crate::id::{Name, PortId, Ticket};
@@ -130,10 +129,8 @@ impl Engine {
     fn unpack_rights(&mut self, port: Name, parcel: Parcel) -> Received {
         let mut rights: Vec<_> = parcel.rights.into_iter().map(|right| self.name_right(right)).collect();
         let reply = parcel.has_reply.then(|| rights.remove(0));
-        let Parcel { id, types, inline, regions, released, sender, .. } = parcel;
-        // No piece of a region that has come, or was sent here, is on its way out.
-        let own = |region: Arc<Vec<u8>>| Arc::try_unwrap(region).unwrap_or_else(|region| (*region).clone());
-        let regions = regions.into_iter().map(own).collect();
+        let Parcel { id, types, mut inline, regions, released, sender, .. } = parcel;
+        let (inline, regions) = (inline.take(), regions.into_iter().map(own).collect());
         Received { port, sender, id, types, inline, regions, reply, rights, released }
     }
 

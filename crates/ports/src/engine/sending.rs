@@ -3,7 +3,7 @@
 use core::ops::Range;
 use std::sync::Arc;
 
-use crate::body::{HeldRight, Owed, Parcel, Source};
+use crate::body::{HeldRight, Inline, Owed, Parcel, Source};
 use crate::effect::{Outcome, Patience, Tail};
 use crate::error::PortError;
 use crate::id::{Name, Once, PortId, Ticket};
@@ -97,7 +97,7 @@ impl Engine {
         }
         let Message { id, types, inline, regions, released, told, .. } = message;
         let (sender, owed) = (self.me, Owed::ToAllBut(told));
-        let regions = regions.into_iter().map(Arc::new).collect();
+        let (inline, regions) = (Inline::Own(inline), regions.into_iter().map(Arc::new).collect());
         let parcel = Parcel { id, types, inline, regions, has_reply, rights, released, sender, owed };
         match destination {
             HeldRight::Send(port) => self.send_parcel(port, parcel),
@@ -378,22 +378,17 @@ impl Engine {
             }
         }
         let item = self.item_at(key, at);
-        let parcel = item.parcel.take().expect("a message that is being sent is here");
+        let mut parcel = item.parcel.take().expect("a message that is being sent is here");
         let total = parcel.data_bytes();
         while sent < total && sent < came + window {
             let (region, range) = piece(&parcel, sent, self.config.piece_bytes);
             let (offset, bytes) = (sent, range.len() as u64);
-            match region {
-                None => {
-                    let bytes = &parcel.inline[range];
-                    self.send(to, Packet::Data { flow: key, number, offset, bytes });
-                }
-                Some(region) => {
-                    let data = Packet::Data { flow: key, number, offset, bytes: &[] };
-                    let tail = Tail { region: parcel.regions[region].clone(), range };
-                    self.send_with_tail(to, data, tail);
-                }
-            }
+            let region = match region {
+                None => parcel.inline.share(),
+                Some(region) => parcel.regions[region].clone(),
+            };
+            let data = Packet::Data { flow: key, number, offset, bytes: &[] };
+            self.send_with_tail(to, data, Tail { region, range });
             sent += bytes;
         }
         let item = self.item_at(key, at);

@@ -92,6 +92,18 @@ const MUTANTS: &[(&str, bool, Wrong)] = &[
         }
         Fate::Sent
     }),
+    ("a piece has another one's bytes", false, |packet, _| {
+        if let Packet::Data { bytes, .. } = packet {
+            *bytes = &[0x55; 256][..bytes.len().min(256)];
+        }
+        Fate::Sent
+    }),
+    ("a piece is shorter than it was sent", false, |packet, _| {
+        if let Packet::Data { bytes, .. } = packet {
+            *bytes = &bytes[..bytes.len().saturating_sub(1)];
+        }
+        Fate::Sent
+    }),
     ("messages taken are not told of", false, |_, word| {
         word.accepted.clear();
         Fate::Sent

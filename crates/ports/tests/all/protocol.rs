@@ -4,7 +4,8 @@ use core::time::Duration;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use hiroba_base::{NodeId, RngExt};
+use hiroba_base::{Instant, NodeId, RngExt};
+use hiroba_ports::wire::{Envelope, FlowKey, Head, Load, Packet, Word};
 use hiroba_ports::{Call, Config, Disposition, Message, Name, Outcome, Patience, RightToSend, Ticket};
 
 use crate::simulator::{Cluster, bytes_message, copy_send, send};
@@ -46,6 +47,83 @@ fn a_long_message_is_permitted_once() {
         assert_eq!((packets(&cluster, "request"), packets(&cluster, "permit")), (1, 1));
         assert_eq!((packets(&cluster, "data"), packets(&cluster, "word alone")), (pages, 1), "{pages} pages");
     }
+}
+
+/// Messages of lengths around each threshold come whole: around what rides on requests, a piece, and a window
+/// of one to three pieces; as one region and as several, with inline data before them.
+#[test]
+fn long_messages_of_all_lengths_come_whole() {
+    const PIECE: usize = 64;
+    for window_pieces in 1..=3 {
+        let config = Config { piece_bytes: PIECE, window_pieces, ride_bytes: 40, ..Config::default() };
+        let (mut cluster, port, name) = pair(config);
+        let edges = [0, 40, PIECE, 2 * PIECE, PIECE * window_pieces, 3 * PIECE * window_pieces];
+        for (edge, more) in edges.into_iter().flat_map(|edge| (0..3).map(move |more| (edge, more))) {
+            let bytes: Vec<u8> = (0..(edge + more).saturating_sub(1)).map(|at| at as u8 ^ 0x5a).collect();
+            let (first, second) = bytes.split_at(bytes.len() / 3);
+            let regions = vec![first.to_vec(), Vec::new(), second.to_vec()];
+            for message in [
+                Message { regions: vec![bytes.clone()], ..Message::default() },
+                Message { regions, ..bytes_message(&bytes) },
+            ] {
+                cluster.now(0, send(name, message.clone(), Patience::None)).expect("there is room");
+                cluster.settle();
+                let received = cluster.receive(1, port);
+                assert_eq!((received.inline, received.regions), (message.inline, message.regions));
+                cluster.settle();
+            }
+        }
+        assert_eq!(cluster.engines[1].memory_used_bytes(), 0);
+        cluster.check_at_rest().expect("nothing is left over");
+    }
+}
+
+/// A piece that comes apart from its head is taken only if its length is the one that the head says, and no
+/// greater than the rest of the message.
+#[test]
+fn pieces_whose_lengths_lie_are_refused_and_take_no_memory() {
+    let config = Config { ride_bytes: 4, ..Config::default() };
+    let (mut cluster, port, _) = pair(config);
+    let flow = FlowKey::Own(cluster.engines[1].port_behind(port).expect("a port"));
+    let number = 0;
+    let encode = |packet| Envelope { word: Word::default(), packet }.encode();
+    let head = Head {
+        id: 1,
+        types: Vec::new(),
+        inline_bytes: 0,
+        region_bytes: vec![10],
+        has_reply: false,
+        rights: Vec::new(),
+        sender: NodeId(0),
+    };
+    let request = encode(Packet::Request { flow, number, hop: 0, load: Load::Bytes(10) });
+    let begin = encode(Packet::Begin { flow, number, head, released: &[] });
+    let engine = &mut cluster.engines[1];
+    for packet in [request, begin] {
+        engine.handle_message(NodeId(0), &packet, Instant::ORIGIN).expect("a message may come");
+    }
+    let mut refuse = |said: usize, offset: u64, came: usize| {
+        let data = Packet::Data { flow, number, offset, bytes: &[] };
+        let head = Envelope { word: Word::default(), packet: data }.encode_before_data(said, 0);
+        let (bytes, engine) = (vec![7; came], &mut cluster.engines[1]);
+        let mut piece = bytes.as_slice();
+        let refused = engine.handle_piece(NodeId(0), &head, &mut piece, Instant::ORIGIN);
+        assert!(refused.is_err(), "{said} bytes said, {came} came at {offset}: {refused:?}");
+        assert_eq!(piece.len(), came, "what is refused is not copied");
+    };
+    for (said, offset, came) in [(5, 0, 6), (5, 0, 4), (300, 0, 5), (11, 0, 11), (5, 1, 5), (0, 0, 0)] {
+        refuse(said, offset, came);
+    }
+    // Heads of other packets have no piece behind them.
+    let other = encode(Packet::More { flow, number, through: 3 });
+    let mut piece = &[7; 3][..];
+    assert!(cluster.engines[1].handle_piece(NodeId(0), &other, &mut piece, Instant::ORIGIN).is_err());
+    let data = Packet::Data { flow, number, offset: 0, bytes: &[] };
+    let head = Envelope { word: Word::default(), packet: data }.encode_before_data(10, 0);
+    let mut piece = &[7; 10][..];
+    let good = cluster.engines[1].handle_piece(NodeId(0), &head, &mut piece, Instant::ORIGIN);
+    good.expect("an honest piece is taken after all");
+    assert_eq!(cluster.receive(1, port).regions, [[7; 10]]);
 }
 
 thread_local! {
@@ -153,8 +231,6 @@ fn a_full_queue_does_not_hold_up_other_ports() {
 /// A forged packet of a peer is refused, and changes nothing for others.
 #[test]
 fn a_forged_right_is_refused() {
-    use hiroba_base::Instant;
-    use hiroba_ports::wire::{Envelope, FlowKey, Load, Packet, Word};
     let (mut cluster, port, name) = pair(Config::default());
     let id = cluster.engines[1].port_behind(name).or(cluster.engines[1].port_behind(port)).expect("a port");
     let mut third = Cluster::new(3, Config::default(), 1);

@@ -145,7 +145,29 @@ fn a_packet_of_ports_may_be_put_behind_its_head() {
         let whole = Message::Ports { bytes: &packet }.encode();
         let (head, head_bytes) = Message::ports_head(length);
         assert_eq!(whole, [&head[..head_bytes], &packet].concat());
+        for payload_bytes in [0, length / 2, length] {
+            let beginning = &whole[..whole.len() - payload_bytes];
+            let expected = &packet[..length - payload_bytes];
+            assert_eq!(Message::beginning_of_ports(beginning, payload_bytes), Ok(expected));
+            assert!(Message::beginning_of_ports(beginning, payload_bytes + 1).is_err());
+        }
     }
+}
+
+#[test]
+fn a_beginning_of_something_else_is_no_packet_of_ports() {
+    for kind in 0..=u8::MAX {
+        let bytes = [kind, 5, 1, 2];
+        let taken = Message::beginning_of_ports(&bytes, 3);
+        assert_eq!(taken.is_ok(), Message::KINDS.get(usize::from(kind)) == Some(&"Ports"), "{kind}");
+    }
+    let ports = Message::ports_head(0).0[0];
+    for bytes in [&[][..], &[ports], &[ports, 0xff], &[ports, 2, 1, 2, 3]] {
+        assert!(Message::beginning_of_ports(bytes, 0).is_err(), "{bytes:?}");
+    }
+    // A length that no sum reaches without an overflow.
+    let (head, head_bytes) = Message::ports_head(0);
+    assert!(Message::beginning_of_ports(&head[..head_bytes], usize::MAX).is_err());
 }
 
 #[test]
