@@ -81,8 +81,9 @@ impl Engine {
         let dead = flows.map(|flow| flow.port()).filter(|port| !self.known.contains_key(port));
         let remains = dead.chain(self.strays.keys().copied()).collect();
         let mut audit = Audit { deaths_pending, reserved_bytes, remains, ..Audit::default() };
-        for (port, known) in &self.known {
-            audit.ports.insert(*port, self.audit_port(*port, known));
+        for port in self.ports_in_order() {
+            let known = &self.known[&port];
+            audit.ports.insert(port, self.audit_port(port, known));
             let Some(body) = known.body() else { continue };
             body.queue.iter().for_each(|queued| note(&mut audit.onces, &queued.parcel));
             audit.queued.extend(body.queue.iter().map(|queued| queued.parcel.id));

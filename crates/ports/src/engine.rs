@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hiroba_base::{Instant, NodeId};
 use hiroba_wire::Payload;
+use rustc_hash::FxHashMap;
 
 use crate::agenda::Agenda;
 use crate::body::{Body, Parcel};
@@ -93,7 +94,8 @@ pub struct Engine {
     config: Config,
     now: Instant,
     pub(crate) names: Names,
-    pub(crate) known: BTreeMap<PortId, Known>,
+    /// Searched for every message, so it is hashed. Where the order matters, see `ports_in_order`.
+    pub(crate) known: FxHashMap<PortId, Known>,
     /// The numbers of send rights, to ports that have died, in messages that this node holds.
     pub(crate) strays: BTreeMap<PortId, u32>,
     pub(crate) flows: BTreeMap<FlowKey, Flow>,
@@ -151,7 +153,7 @@ impl Engine {
             config,
             now: Instant::ORIGIN,
             names: Names::new(config.names_max),
-            known: BTreeMap::new(),
+            known: FxHashMap::default(),
             strays: BTreeMap::new(),
             flows: BTreeMap::new(),
             orphans: Vec::new(),
@@ -202,8 +204,8 @@ impl Engine {
         result
     }
 
-    /// Handles bytes from another node whose end, a piece of a long message ([`Effect::Send`]'s tail), was not
-    /// copied yet. Copies the piece to its place, once its length was checked against what was reserved.
+    /// Handles bytes from another node whose end, a piece of a long message ([`Effect::Send`]'s tail), was
+    /// not copied yet. Copies the piece to its place, once its length was checked against what was reserved.
     ///
     /// # Errors
     ///
@@ -300,6 +302,13 @@ impl Engine {
         if !regions.is_empty() {
             self.effects.push_back(Effect::Returned { ticket, regions });
         }
+    }
+
+    /// Returns the known ports in ascending order, so that what follows from them does not depend on hashes.
+    pub(crate) fn ports_in_order(&self) -> Vec<PortId> {
+        let mut ports: Vec<_> = self.known.keys().copied().collect();
+        ports.sort_unstable();
+        ports
     }
 
     fn body(&mut self, port: PortId) -> Option<&mut Body> {

@@ -1,6 +1,8 @@
 //! The table of a node's names, with what each denotes, and its number of user references.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashMap;
 
 use crate::error::PortError;
 use crate::id::{Name, Once, PortId};
@@ -32,7 +34,7 @@ struct Place {
 pub(crate) struct Names {
     places: Vec<Place>,
     free: Vec<u32>,
-    by_port: BTreeMap<PortId, Name>,
+    by_port: FxHashMap<PortId, Name>,
     /// Names of send-once rights, by port.
     onces: BTreeSet<(PortId, Name)>,
     sets: BTreeSet<Name>,

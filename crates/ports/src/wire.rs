@@ -484,8 +484,8 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// Returns the bytes of a packet that was encoded [before its data](Envelope::encode_before_data), as if there
-/// were none.
+/// Returns the bytes of a packet that was encoded [before its data](Envelope::encode_before_data), as if
+/// there were none.
 ///
 /// # Errors
 ///

@@ -62,8 +62,7 @@ impl Engine {
         if core::mem::replace(&mut dying.heard, true) {
             return;
         }
-        let ports: Vec<_> = self.known.keys().copied().collect();
-        for port in ports {
+        for port in self.ports_in_order() {
             self.port_before_death(port, node);
         }
         let survivors = self.survivors();
@@ -286,7 +285,7 @@ impl Engine {
             self.lose_items(key, node);
         }
         self.lose_orphans(node);
-        for port in self.known.keys().copied().collect::<Vec<_>>() {
+        for port in self.ports_in_order() {
             self.strike_off(port, node);
             self.todo.holdings.insert(port);
             self.todo.rooms.insert(port);

@@ -37,24 +37,24 @@ impl Engine {
         bytes_max: Option<u64>,
         patience: Patience,
     ) -> Option<Result<Outcome, PortError>> {
-        let ports: Vec<PortId> = match self.names.get(from) {
+        // Among the members of a set, the one served least recently comes first, so that none starves.
+        let served = |port: &PortId| {
+            let body = self.known.get(port).and_then(|known| known.body())?;
+            (!body.queue.is_empty()).then_some((body.served, *port))
+        };
+        let ready = match self.names.get(from) {
             Err(error) => return Some(Err(error)),
             Ok(Entry::Port { port, receive: true, .. }) => {
                 if self.names.set_of(*port).is_some() {
                     // Mach: a member of a set receives only through the set.
                     return Some(Err(PortError::InvalidRight));
                 }
-                vec![*port]
+                served(port)
             }
-            Ok(Entry::Set { members }) => members.iter().copied().collect(),
+            Ok(Entry::Set { members }) => members.iter().filter_map(served).min(),
             Ok(_) => return Some(Err(PortError::InvalidRight)),
         };
-        // Among the members of a set, the one served least recently comes first, so that none starves.
-        let served = |port: &PortId| {
-            let body = self.known.get(port).and_then(|known| known.body())?;
-            (!body.queue.is_empty()).then_some((body.served, *port))
-        };
-        if let Some((_, port)) = ports.iter().filter_map(served).min() {
+        if let Some((_, port)) = ready {
             return Some(self.take_first(port, bytes_max));
         }
         match patience {
