@@ -31,10 +31,14 @@ pub struct Needs {
     pub now: PageRange,
     /// Pages to bring in while the program uses those.
     pub ahead: PageRange,
+    /// The number of the stream that needs them.
+    pub stream: u64,
 }
 
 #[derive(Debug)]
 struct Stream {
+    /// No other stream has or had this number.
+    number: u64,
     /// The page that was touched last.
     touched: PageId,
     /// The first of the pages that the program may use since then.
@@ -45,6 +49,8 @@ struct Stream {
     ahead_to: PageId,
     /// The first of those that were requested ahead of a stream that goes down.
     ahead_from: PageId,
+    /// True if it has gone down at its last touch.
+    goes_down: bool,
     run: u64,
     last_used: u64,
 }
@@ -56,6 +62,7 @@ impl Stream {
         let first = PageId((page.0 + 1).saturating_sub(self.run));
         let now = PageRange { first, count: page.0 + 1 - first.0 };
         (self.touched, self.first, self.next, self.last_used) = (page, first, now.end(), clock);
+        self.goes_down = true;
         let end = self.ahead_from.min(first);
         let mut count = 0;
         if self.run >= AHEAD_FROM {
@@ -63,7 +70,7 @@ impl Stream {
         }
         let ahead = PageRange { first: PageId(end.0 - count), count };
         self.ahead_from = ahead.first;
-        Needs { now, ahead }
+        Needs { now, ahead, stream: self.number }
     }
 }
 
@@ -95,19 +102,29 @@ impl Streams {
             }
             let next = PageId(page.0 + 1);
             let (touched, first, ahead_from) = (page, page, page);
-            let stream =
-                Stream { touched, first, next, ahead_to: next, ahead_from, run: 1, last_used: clock };
+            let stream = Stream {
+                number: clock,
+                touched,
+                first,
+                next,
+                ahead_to: next,
+                ahead_from,
+                goes_down: false,
+                run: 1,
+                last_used: clock,
+            };
             if self.streams.len() < STREAMS_MAX {
                 self.streams.push(stream);
             } else if let Some(oldest) = self.streams.iter_mut().min_by_key(|stream| stream.last_used) {
                 *oldest = stream;
             }
-            return Needs { now: PageRange::single(page), ahead: PageRange { first: next, count: 0 } };
+            let ahead = PageRange { first: next, count: 0 };
+            return Needs { now: PageRange::single(page), ahead, stream: clock };
         };
         stream.run = (2 * stream.run).min(RUN_MAX);
         (stream.touched, stream.last_used) = (page, clock);
         let now = PageRange { first: page, count: stream.run };
-        (stream.first, stream.next) = (page, now.end());
+        (stream.first, stream.next, stream.goes_down) = (page, now.end(), false);
         let first = stream.ahead_to.max(stream.next);
         let mut count = 0;
         if stream.run >= AHEAD_FROM {
@@ -115,7 +132,22 @@ impl Streams {
         }
         let ahead = PageRange { first, count };
         stream.ahead_to = ahead.end();
-        Needs { now, ahead }
+        Needs { now, ahead, stream: stream.number }
+    }
+
+    /// Returns what a stream has not come to yet of pages that were requested ahead of it. Whoever brings
+    /// them may come late, and what the program has passed would be brought in vain.
+    pub fn still_ahead(&self, stream: u64, requested: PageRange) -> PageRange {
+        let PageRange { first, .. } = requested;
+        let Some(stream) = self.streams.iter().find(|known| known.number == stream) else {
+            return PageRange { first, count: 0 };
+        };
+        if stream.goes_down {
+            let end = stream.first.min(requested.end());
+            return PageRange { first, count: end.0.saturating_sub(first.0) };
+        }
+        let first = stream.next.max(first);
+        PageRange { first, count: requested.end().0.saturating_sub(first.0) }
     }
 
     /// Notes that pages have come that were requested ahead.
@@ -250,6 +282,29 @@ mod tests {
         assert_eq!((need.now, need.ahead), (range(128, 256), range(384, 512)));
         streams.note_given(range(128, 16));
         assert_eq!(streams.touch(PageId(144), 1000).now, range(144, 256), "less than was expected");
+    }
+
+    #[test]
+    fn what_a_stream_has_passed_is_not_ahead_of_it() {
+        let mut streams = Streams::default();
+        let needs = go(&mut streams, 100, 6, 1000);
+        let Needs { ahead, stream, .. } = needs[5];
+        assert_eq!((ahead, streams.still_ahead(stream, ahead)), (range(163, 64), range(163, 64)));
+        streams.touch(PageId(163), 1000);
+        streams.note_given(range(163, 16));
+        assert_eq!(streams.still_ahead(stream, ahead), range(179, 48));
+        go(&mut streams, 179, 1, 1000);
+        assert_eq!(streams.still_ahead(stream, ahead).count, 0);
+        // Of a stream that goes down, those above it are passed.
+        let touches = [9000, 8999, 8997, 8993, 8985].map(|page| streams.touch(PageId(page), 1000));
+        let Needs { ahead, stream, .. } = touches[4];
+        assert_eq!((ahead, streams.still_ahead(stream, ahead)), (range(8938, 32), range(8938, 32)));
+        streams.note_given(range(8950, 36));
+        assert_eq!(streams.still_ahead(stream, ahead), range(8938, 12));
+        streams.touch(PageId(8949), 1000);
+        assert_eq!(streams.still_ahead(stream, ahead).count, 0);
+        (0..STREAMS_MAX as u64).for_each(|at| _ = streams.touch(PageId(at * 1000 + 77), 0));
+        assert_eq!(streams.still_ahead(stream, range(0, 100)).count, 0, "nobody follows it any more");
     }
 
     #[test]

@@ -210,10 +210,7 @@ impl Runtime {
         let twins = Twins::new(memory.clone());
         let pager = budget.as_ref().filter(|budget| budget.has_swap()).map(|budget| {
             let page_bytes = page_size.bytes() as u64;
-            // Where the service thread serves faults, most of what came ahead left unused.
-            let is_served_here = faults.as_ref().is_some_and(|faults| faults.events().is_none());
-            let limit_bytes = if is_served_here { budget.limit_bytes } else { 0 };
-            Pager::new(limit_bytes, page_bytes, page_bytes / u64::from(granule_bytes), prefetch)
+            Pager::new(budget.limit_bytes, page_bytes, page_bytes / u64::from(granule_bytes), prefetch)
         });
         let core = Core::new(Box::new(engine), twins, races, budget, LocalSpace::new(local));
         let regions = explains.then(Regions::default);

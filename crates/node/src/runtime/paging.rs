@@ -21,6 +21,7 @@ use hiroba_paging::{Needs, Streams};
 use hiroba_wire::Message;
 
 use crate::runtime::Runtime;
+use crate::runtime::service::ABOVE_PROGRAM;
 use crate::time_class::TimeClass;
 
 /// Pages that were brought ahead and are unused take at most this part of the budget.
@@ -49,8 +50,8 @@ pub(crate) struct Pager {
 struct Work {
     /// Pages that leave next. No more than the budget chooses ahead.
     to_save: PageSet,
-    /// Granules ahead of streams.
-    to_bring: VecDeque<PageRange>,
+    /// Pages ahead of streams, with the streams' numbers.
+    to_bring: VecDeque<(u64, PageRange)>,
     is_memory_full: bool,
     /// True if pages could not be saved.
     has_failed: bool,
@@ -95,16 +96,25 @@ impl Pager {
         let page = PageId(granule.0 / self.granules);
         let needs = match self.streams() {
             Some(mut streams) => streams.touch(page, self.room),
-            None => Needs { now: PageRange::single(page), ahead: PageRange { first: page, count: 0 } },
+            None => {
+                let ahead = PageRange { first: page, count: 0 };
+                Needs { now: PageRange::single(page), ahead, stream: 0 }
+            }
         };
         if needs.ahead.count > 0 {
             let mut work = self.work();
             if work.to_bring.len() < RANGES_MAX {
-                work.to_bring.push_back(self.granules(needs.ahead));
+                work.to_bring.push_back((needs.stream, needs.ahead));
                 self.called.notify_one();
             }
         }
         self.granules(needs.now)
+    }
+
+    /// Returns the granules that are still ahead of a stream, of pages that were requested ahead of it.
+    fn still_ahead(&self, (stream, pages): (u64, PageRange)) -> PageRange {
+        let none = PageRange { first: pages.first, count: 0 };
+        self.granules(self.streams().map_or(none, |streams| streams.still_ahead(stream, pages)))
     }
 
     /// Notes that the program may use granules.
@@ -162,6 +172,9 @@ impl Pager {
 impl Runtime {
     /// Does the paging thread's work. Returns when the node has left the job.
     pub(super) fn page(&self, pager: &Pager) {
+        if self.faults.as_ref().is_some_and(|faults| faults.events().is_some()) {
+            self.service().take_priority(ABOVE_PROGRAM);
+        }
         loop {
             let Work { to_save, to_bring, is_memory_full, .. } = pager.take();
             if self.has_left() {
@@ -172,7 +185,7 @@ impl Runtime {
                 is_more = false;
                 self.tell(|core| is_more = self.evict_ahead(core));
             }
-            to_bring.into_iter().for_each(|range| self.bring_ahead(pager, range));
+            to_bring.into_iter().for_each(|requested| self.bring_ahead(pager, requested));
             for range in to_save.ranges() {
                 match self.memory.save_ahead(*range) {
                     Ok(saved) => _ = self.account.tallies.pages_saved_ahead.fetch_add(saved, Relaxed),
@@ -186,8 +199,9 @@ impl Runtime {
         }
     }
 
-    /// Brings in pages ahead of a stream.
-    fn bring_ahead(&self, pager: &Pager, range: PageRange) {
+    /// Brings in pages ahead of a stream, except for those that it has passed meanwhile.
+    fn bring_ahead(&self, pager: &Pager, requested: (u64, PageRange)) {
+        let range = pager.still_ahead(requested);
         let piece = (PIECE_BYTES / u64::from(self.job.limits.granule_bytes)).max(pager.granules);
         for first in (range.first.0..range.end().0).step_by(piece as usize) {
             let rest = range.end().0 - first;

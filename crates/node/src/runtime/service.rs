@@ -7,6 +7,7 @@
 //! would get its processor last. When the watching thread has its own answer, the service thread watches
 //! again.
 
+use std::ffi::c_int;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
@@ -52,6 +53,14 @@ pub(crate) const OUT_OF_THE_WAY: Duration = Duration::from_micros(20);
 
 /// How long the answer to a fault event is polled for before sleeping, when cores suffice.
 const SPIN: Duration = Duration::from_micros(60);
+
+/// The service thread's priority.
+const ABOVE_PAGING: c_int = 2;
+
+/// The paging thread's priority where the service thread brings in what the program faults on. If it had
+/// none, it would get the processor only while the program computes, and would come to pages ahead of a
+/// stream when the service thread has long brought them in.
+pub(crate) const ABOVE_PROGRAM: c_int = 1;
 
 /// State that program threads and the service thread share.
 #[derive(Debug)]
@@ -153,9 +162,15 @@ impl Service {
     /// Sets the service thread up. Called by it as it begins.
     fn introduce(&self) {
         let _ = self.thread.set(rustix::thread::gettid());
-        if !(self.runs_first && may_run_first()) {
+        if !self.take_priority(ABOVE_PAGING) {
             ask_for_short_slices();
         }
+    }
+
+    /// Gives the calling thread priority over ordinary threads, if it should have that. Returns true if it
+    /// was given.
+    pub(crate) fn take_priority(&self, priority: c_int) -> bool {
+        self.runs_first && run_first(priority)
     }
 
     /// Sleeps until the launcher has closed the job.
@@ -180,7 +195,11 @@ impl Service {
 ///
 /// The change is permanent.
 pub fn may_run_first() -> bool {
-    let parameters = libc::sched_param { sched_priority: 1 };
+    run_first(ABOVE_PAGING)
+}
+
+fn run_first(sched_priority: c_int) -> bool {
+    let parameters = libc::sched_param { sched_priority };
     // Threads that it starts are ordinary again.
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
     // SAFETY: the parameters are valid for the call, which reads them; 0 is the calling thread.
