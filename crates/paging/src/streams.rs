@@ -4,6 +4,11 @@
 //! many as the engine will give access to. Once a stream is long enough, pages ahead of it are brought in
 //! while the program computes. No more than the caller has room for are ahead and unused at a time. If more
 //! of them leave unused than were used, none are brought ahead for a while.
+//!
+//! A program that goes through the same memory again mostly ends where it ended before. So the places where
+//! streams have ended are remembered, and nothing beyond such a place is brought in before it is touched.
+
+use std::collections::VecDeque;
 
 use hiroba_base::{PageId, PageRange};
 use rustc_hash::FxHashSet;
@@ -17,6 +22,10 @@ const RUN_MAX: u64 = 256;
 
 /// Pages are brought ahead of a stream when a touch is given at least this many.
 const AHEAD_FROM: u64 = 16;
+
+/// The maximum number of places at which streams have ended that are remembered. A new one replaces the
+/// oldest.
+const ENDS_MAX: usize = 64;
 
 /// Number of wasted pages that do not count yet: a stream that ends wastes some.
 const WASTED_FREE: u64 = 256;
@@ -39,6 +48,8 @@ pub struct Needs {
 struct Stream {
     /// No other stream has or had this number.
     number: u64,
+    /// The page that was touched first.
+    start: PageId,
     /// The page that was touched last.
     touched: PageId,
     /// The first of the pages that the program may use since then.
@@ -78,6 +89,8 @@ impl Stream {
 #[derive(Debug, Default)]
 pub struct Streams {
     streams: Vec<Stream>,
+    /// The pages behind the last ones of streams that went up and have ended.
+    ends: VecDeque<PageId>,
     /// The number of touches so far.
     clock: u64,
     /// Pages that were brought ahead, and neither used nor gone.
@@ -100,10 +113,12 @@ impl Streams {
             if let Some(stream) = self.streams.iter_mut().find(|stream| stream.first.0 == page.0 + 1) {
                 return stream.go_down(page, clock, room);
             }
+            self.end_streams_over(page);
             let next = PageId(page.0 + 1);
             let (touched, first, ahead_from) = (page, page, page);
             let stream = Stream {
                 number: clock,
+                start: page,
                 touched,
                 first,
                 next,
@@ -116,23 +131,46 @@ impl Streams {
             if self.streams.len() < STREAMS_MAX {
                 self.streams.push(stream);
             } else if let Some(oldest) = self.streams.iter_mut().min_by_key(|stream| stream.last_used) {
-                *oldest = stream;
+                let ended = std::mem::replace(oldest, stream);
+                self.note_end(&ended);
             }
             let ahead = PageRange { first: next, count: 0 };
             return Needs { now: PageRange::single(page), ahead, stream: clock };
         };
         stream.run = (2 * stream.run).min(RUN_MAX);
         (stream.touched, stream.last_used) = (page, clock);
-        let now = PageRange { first: page, count: stream.run };
+        self.ends.retain(|end| *end != page);
+        let end = self.ends.iter().copied().filter(|end| *end > page).min().unwrap_or(PageId(u64::MAX));
+        let now = PageRange { first: page, count: stream.run.min(end.0 - page.0) };
         (stream.first, stream.next, stream.goes_down) = (page, now.end(), false);
         let first = stream.ahead_to.max(stream.next);
         let mut count = 0;
         if stream.run >= AHEAD_FROM {
-            count = (stream.next.0 + 2 * stream.run).saturating_sub(first.0).min(room);
+            let wanted = (stream.next.0 + 2 * stream.run).min(end.0);
+            count = wanted.saturating_sub(first.0).min(room);
         }
         let ahead = PageRange { first, count };
         stream.ahead_to = ahead.end();
         Needs { now, ahead, stream: stream.number }
+    }
+
+    /// Ends the streams that have gone through a page which begins another one: the program goes through the
+    /// same memory again.
+    fn end_streams_over(&mut self, page: PageId) {
+        let is_over = |stream: &mut Stream| stream.start <= page && page < stream.next;
+        let ended: Vec<Stream> = self.streams.extract_if(.., is_over).collect();
+        ended.iter().for_each(|stream| self.note_end(stream));
+    }
+
+    /// Remembers where a stream has ended that was long enough for pages ahead.
+    fn note_end(&mut self, stream: &Stream) {
+        if stream.run < AHEAD_FROM || stream.goes_down || self.ends.contains(&stream.next) {
+            return;
+        }
+        if self.ends.len() == ENDS_MAX {
+            self.ends.pop_front();
+        }
+        self.ends.push_back(stream.next);
     }
 
     /// Returns what a stream has not come to yet of pages that were requested ahead of it. Whoever brings
@@ -305,6 +343,25 @@ mod tests {
         assert_eq!(streams.still_ahead(stream, ahead).count, 0);
         (0..STREAMS_MAX as u64).for_each(|at| _ = streams.touch(PageId(at * 1000 + 77), 0));
         assert_eq!(streams.still_ahead(stream, range(0, 100)).count, 0, "nobody follows it any more");
+    }
+
+    #[test]
+    fn nothing_comes_beyond_the_end_of_an_earlier_stream_before_that_is_touched() {
+        let mut streams = Streams::default();
+        let end = go(&mut streams, 100, 9, 1000)[8].now.end();
+        assert_eq!(end, PageId(611));
+        // The first pages are still in memory.
+        let again = go(&mut streams, 105, 11, 1000);
+        assert!(again[..9].iter().all(|need| need.now.end() <= end && need.ahead.end() <= end), "{again:?}");
+        let beyond = again.iter().find(|need| need.now.first == end).expect("it comes to the end");
+        assert!(beyond.now.count == 256 && beyond.ahead.count > 0, "and goes on as before: {beyond:?}");
+        let later = go(&mut streams, 105, 9, 1000);
+        assert!(later.iter().any(|need| need.now.contains(end)), "the end is forgotten: {later:?}");
+        // Short streams leave no ends, and old ends are forgotten.
+        (0..1000).for_each(|at| _ = go(&mut streams, 100_000 * at, 4, 0));
+        assert!(streams.ends.len() <= 2);
+        (0..1000).for_each(|at| _ = go(&mut streams, 100_000 * at, 6, 0));
+        assert_eq!(streams.ends.len(), ENDS_MAX);
     }
 
     #[test]
