@@ -1,5 +1,5 @@
 //! Measures a node that is short of memory: beside the same work with memory enough, the same pages fetched
-//! from their home, and the same disk without Hiroba.
+//! from their home, the same disk without Hiroba, and another pager over userfaultfd.
 //!
 //! A round runs both sides of every comparison one after the other, so that a disturbance of the machine
 //! affects both. The result is the median over the rounds of the ratios within a round. Node 0 works; the
@@ -13,6 +13,8 @@ use std::process::Command;
 
 use clap::Parser;
 
+use self::policies::Programs;
+
 /// Measures nodes with less memory than they use, against the goals
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask paging", max_term_width = 100)]
@@ -23,9 +25,10 @@ struct Arguments {
     /// The directory on a disk for the swap file, and for the file that is read without Hiroba
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     swap: PathBuf,
-    /// Compare replacement policies instead, by the pages that the programs of apps/plain bring in
-    #[arg(long)]
-    policies: bool,
+    /// Compare replacement policies instead, by the pages that programs bring in: those of apps/plain, or
+    /// those of apps/ that are fitted to pages
+    #[arg(long, value_name = "PROGRAMS", value_enum, num_args = 0..=1, default_missing_value = "plain")]
+    policies: Option<Programs>,
     /// Use target/release/hiroba as it is
     #[arg(long)]
     no_build: bool,
@@ -95,7 +98,7 @@ const LENT_ALONE: &str = "-n 5 --fabric udp --memory-limit 24M --lend 100% --pre
 /// A tenth of the region that is read.
 const SWAPPED: &str = "-n 2 --fabric udp --memory-limit 25M --lend 0 --swap DIR";
 
-const COMPARISONS: [Comparison; 6] = [
+const COMPARISONS: [Comparison; 9] = [
     Comparison {
         name: "multiplication, a quarter in memory, prefetch off: time / time with all in memory",
         ours: [LENT_ALONE, "multiply 2048"],
@@ -109,6 +112,13 @@ const COMPARISONS: [Comparison; 6] = [
         other: [ENOUGH, "multiply 2048"],
         of: Of::Time,
         goal: Goal::AtMost(1.15),
+    },
+    Comparison {
+        name: "the same: time / time under a userfaultfd pager, a page at each fault",
+        ours: [LENT, "multiply 2048"],
+        other: ["-n 2", "paged-multiply 2048 DIR 24 1"],
+        of: Of::Time,
+        goal: Goal::None,
     },
     Comparison {
         name: "lent pages, one at a time: time / time of pages fetched from their home, one at a time",
@@ -138,6 +148,20 @@ const COMPARISONS: [Comparison; 6] = [
         of: Of::Rate,
         goal: Goal::None,
     },
+    Comparison {
+        name: "the same: rate / that under a userfaultfd pager, a page at each fault",
+        ours: [SWAPPED, "order 256 0"],
+        other: ["-n 2", "paged 256 DIR 25 1"],
+        of: Of::Rate,
+        goal: Goal::None,
+    },
+    Comparison {
+        name: "the same: rate / that under the same pager, 256 pages at each fault",
+        ours: [SWAPPED, "order 256 0"],
+        other: ["-n 2", "paged 256 DIR 25 256"],
+        of: Of::Rate,
+        goal: Goal::None,
+    },
 ];
 
 /// Runs the task with the arguments after its name.
@@ -150,8 +174,8 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
         crate::build(source)?;
     }
     let bench = Bench::open(source, &arguments.swap)?;
-    if arguments.policies {
-        return policies::compare(&bench, source);
+    if let Some(programs) = arguments.policies {
+        return policies::compare(&bench, source, programs);
     }
     let mut ratios = vec![Vec::new(); COMPARISONS.len()];
     for round in 1..=arguments.rounds {
@@ -205,11 +229,17 @@ impl Bench {
     }
 
     /// Runs a program on two nodes. Returns its account.
-    fn account(&self, options: &[&str], program: &Path) -> Result<serde_json::Value, String> {
+    fn account(
+        &self,
+        options: &[&str],
+        program: &Path,
+        arguments: &str,
+    ) -> Result<serde_json::Value, String> {
         let file = program.with_extension("json");
         let mut command = Command::new(&self.hiroba);
         command.args(["run", "-n", "2", "--fabric", "udp"]).args(options);
         command.arg(format!("--stats=json:{}", file.display())).arg("--").arg(program);
+        command.args(arguments.split_whitespace());
         let output =
             command.output().map_err(|error| format!("cannot run {}: {error}", program.display()))?;
         if !output.status.success() {
@@ -246,6 +276,9 @@ mod tests {
         use clap::CommandFactory;
         Arguments::command().debug_assert();
         assert!(Arguments::try_parse_from(["paging", "--rounds", "0"]).is_err());
+        let programs = |line: &[&str]| Arguments::try_parse_from(line).map(|parsed| parsed.policies).ok();
+        assert_eq!(programs(&["paging", "--policies"]), Some(Some(Programs::Plain)));
+        assert_eq!(programs(&["paging", "--policies", "fitted"]), Some(Some(Programs::Fitted)));
     }
 
     #[test]
@@ -261,11 +294,12 @@ mod tests {
     fn twice_the_time_is_half_the_rate() {
         assert_eq!([Of::Time, Of::Rate].map(|of| of.ratio(2.0, 1.0)), [2.0, 0.5]);
         for comparison in &COMPARISONS {
-            let of = match comparison.goal {
-                Goal::AtMost(_) => Of::Time,
-                Goal::AtLeast(_) | Goal::None => Of::Rate,
+            let is_consistent = match comparison.goal {
+                Goal::AtMost(_) => comparison.of == Of::Time,
+                Goal::AtLeast(_) => comparison.of == Of::Rate,
+                Goal::None => true,
             };
-            assert_eq!(comparison.of, of, "{}", comparison.name);
+            assert!(is_consistent, "{}", comparison.name);
         }
     }
 }

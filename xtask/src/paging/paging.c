@@ -7,6 +7,10 @@
  *     hops MIB HOME         reads one word of each of its pages, in an order without a pattern
  *     raw MIB DIRECTORY     reads a file from the disk, without the kernel's cache
  *     mapped MIB DIRECTORY  reads a mapped file, so that the kernel brings its pages in
+ *     paged MIB DIRECTORY LIMIT_MIB PAGES
+ *                           the same, where another pager (`pager.h`) brings in PAGES pages at each fault
+ *     paged-multiply N DIRECTORY LIMIT_MIB PAGES
+ *                           the multiplication with the matrices under that pager
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -21,6 +25,8 @@
 #include <unistd.h>
 
 #include <hiroba.h>
+
+#include "pager.h"
 
 enum { PAGE_WORDS = 4096 / sizeof(uint64_t), TILE = 64, TILE_WORDS = TILE * TILE };
 
@@ -81,15 +87,9 @@ static void apply(double *matrix, size_t n, const double *vector, double *result
 }
 
 /* The right factor is transposed tile by tile, so that a column of its tiles is contiguous. */
-static double multiply(size_t n)
+static double multiply(size_t n, double *left, double *right, double *product)
 {
     size_t edge = n / TILE;
-    double *matrices[3];
-    for (int which = 0; which < 3; which++)
-        require((matrices[which] = hiroba_alloc_at(n * n * sizeof(double), 0)) != NULL, "no memory");
-    if (hiroba_node() != 0)
-        return 0.0;
-    double *left = matrices[0], *right = matrices[1], *product = matrices[2];
     for (size_t i = 0; i < edge; i++)
         for (size_t j = 0; j < edge; j++)
             for (size_t at = 0; at < TILE_WORDS; at++) {
@@ -118,6 +118,14 @@ static double multiply(size_t n)
     require(memcmp(is, should, n * sizeof *is) == 0, "the product is wrong");
     free(vectors);
     return took;
+}
+
+static double multiply_shared(size_t n)
+{
+    double *matrices[3];
+    for (int which = 0; which < 3; which++)
+        require((matrices[which] = hiroba_alloc_at(n * n * sizeof(double), 0)) != NULL, "no memory");
+    return hiroba_node() == 0 ? multiply(n, matrices[0], matrices[1], matrices[2]) : 0.0;
 }
 
 /* ---- Reading --------------------------------------------------------------------------------- */
@@ -194,42 +202,70 @@ static double read_raw(size_t mib, const char *directory)
     return seconds() - began;
 }
 
-/* The file's pages are on the disk alone when the reading begins. */
-static double read_mapped(size_t mib, const char *directory)
+/* Makes a file of that many bytes, which are on the disk alone. */
+static int filled_file(const char *directory, size_t bytes)
 {
-    size_t bytes = mib << 20, words = bytes / sizeof(uint64_t);
     int file = open_file(directory, bytes);
     uint64_t *region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     require(region != MAP_FAILED, "the file cannot be mapped");
-    fill(region, words);
-    uint64_t expected = expected_sum(words);
+    fill(region, bytes / sizeof *region);
     require(munmap(region, bytes) == 0 && fsync(file) == 0, "the file cannot be written");
     require(posix_fadvise(file, 0, (off_t)bytes, POSIX_FADV_DONTNEED) == 0, "the kernel keeps the file");
-    region = mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, 0);
-    require(region != MAP_FAILED, "the file cannot be mapped");
+    return file;
+}
+
+static double read_file(const uint64_t *region, size_t bytes)
+{
+    uint64_t expected = expected_sum(bytes / sizeof *region);
     double began = seconds();
-    require(sum_of(region, words) == expected, "a word is wrong");
+    require(sum_of(region, bytes / sizeof *region) == expected, "a word is wrong");
     return seconds() - began;
+}
+
+static double read_mapped(size_t bytes, const char *directory)
+{
+    int file = filled_file(directory, bytes);
+    uint64_t *region = mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, 0);
+    require(region != MAP_FAILED, "the file cannot be mapped");
+    return read_file(region, bytes);
+}
+
+static double read_paged(size_t bytes, const char *directory, size_t limit, size_t pages)
+{
+    return read_file(pager_open(filled_file(directory, bytes), bytes, limit, pages * 4096), bytes);
+}
+
+static double multiply_paged(size_t n, const char *directory, size_t limit, size_t pages)
+{
+    size_t words = n * n, bytes = 3 * words * sizeof(double);
+    double *matrices = pager_open(open_file(directory, bytes), bytes, limit, pages * 4096);
+    return multiply(n, matrices, matrices + words, matrices + 2 * words);
 }
 
 int main(int argc, char **argv)
 {
     require(hiroba_init(&argc, &argv) == 0, "no job");
     require(argc >= 3, "expected: a kind and a size");
-    size_t size = (size_t)atol(argv[2]);
+    size_t size = (size_t)atol(argv[2]), limit = argc > 4 ? (size_t)atol(argv[4]) << 20 : 0;
+    size_t pages = argc > 5 ? (size_t)atol(argv[5]) : 1;
     const char *kind = argv[1], *other = argc > 3 ? argv[3] : "0";
-    int is_first = hiroba_node() == 0;
+    int is_first = hiroba_node() == 0, is_kind = 1;
     double took = 0.0;
     if (strcmp(kind, "multiply") == 0)
-        took = multiply(size);
+        took = multiply_shared(size);
     else if (strcmp(kind, "order") == 0 || strcmp(kind, "hops") == 0)
         took = read_region(size, atoi(other), kind[0] == 'h');
-    else if (strcmp(kind, "raw") == 0)
-        took = is_first ? read_raw(size, other) : 0.0;
-    else if (strcmp(kind, "mapped") == 0)
-        took = is_first ? read_mapped(size, other) : 0.0;
+    else if (is_first && strcmp(kind, "raw") == 0)
+        took = read_raw(size, other);
+    else if (is_first && strcmp(kind, "mapped") == 0)
+        took = read_mapped(size << 20, other);
+    else if (is_first && strcmp(kind, "paged") == 0)
+        took = read_paged(size << 20, other, limit, pages);
+    else if (is_first && strcmp(kind, "paged-multiply") == 0)
+        took = multiply_paged(size, other, limit, pages);
     else
-        require(0, "expected: multiply, order, hops, raw or mapped");
+        is_kind = !is_first;
+    require(is_kind, "expected: multiply, order, hops, raw, mapped, paged or paged-multiply");
     hiroba_barrier();
     if (is_first)
         printf("seconds %.6f\n", took);

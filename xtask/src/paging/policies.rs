@@ -1,4 +1,4 @@
-//! Compares replacement policies by the pages that the plain programs bring in with little memory.
+//! Compares replacement policies by the pages that programs bring in with little memory.
 //!
 //! Each program runs once with memory enough, for its peak. Then it runs with a third of that under each
 //! policy, with a disk for the rest. Pages that are read from the disk and pages that are fetched from their
@@ -7,11 +7,54 @@
 
 use std::path::Path;
 
+use clap::ValueEnum;
 use serde_json::Value;
 
 use super::Bench;
 
-const PROGRAMS: [&str; 7] = ["jacobi", "sor", "fft", "lu-rows", "radix", "cg", "mg"];
+/// The programs that are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Programs {
+    /// Those of apps/plain.
+    Plain,
+    /// Those of apps/ that are fitted to pages.
+    Fitted,
+}
+
+impl Programs {
+    /// Returns the directory of the sources, and the programs with their arguments. Programs of which a third
+    /// of the peak is less than the least limit are left out.
+    fn all(self) -> (&'static str, &'static [(&'static str, &'static str)]) {
+        match self {
+            Programs::Plain => (
+                "apps/plain",
+                &[
+                    ("jacobi", ""),
+                    ("sor", ""),
+                    ("fft", ""),
+                    ("lu-rows", ""),
+                    ("radix", ""),
+                    ("cg", ""),
+                    ("mg", ""),
+                ],
+            ),
+            Programs::Fitted => (
+                "apps",
+                &[
+                    ("mandelbrot", "-n 2048"),
+                    ("jacobi", "-n 1024"),
+                    ("matmul", "-n 1024"),
+                    ("mixed", ""),
+                    ("fft3d", ""),
+                    ("is", "-c W"),
+                    ("fft", ""),
+                    ("lu", ""),
+                    ("ocean", ""),
+                ],
+            ),
+        }
+    }
+}
 
 const POLICIES: [&str; 6] = ["fifo", "clock", "lru-scan", "lirs", "s3-fifo", "sieve"];
 
@@ -22,22 +65,23 @@ const PART: u64 = 3;
 const LIMIT_BYTES_MIN: u64 = 1 << 20;
 
 /// Runs all, and prints the table.
-pub(super) fn compare(bench: &Bench, source: &Path) -> Result<(), String> {
+pub(super) fn compare(bench: &Bench, source: &Path, programs: Programs) -> Result<(), String> {
+    let (directory, programs) = programs.all();
     let mut means = [0.0; POLICIES.len()];
     println!("| program | {} |\n|---|{}", POLICIES.join(" | "), "---:|".repeat(POLICIES.len()));
-    for name in PROGRAMS {
-        let program = bench.compile(&source.join(format!("apps/plain/{name}.c")), name)?;
-        let enough = bench.account(&["--memory-limit", "none"], &program)?;
+    for (name, arguments) in programs {
+        let program = bench.compile(&source.join(format!("{directory}/{name}.c")), name)?;
+        let enough = bench.account(&["--memory-limit", "none"], &program, arguments)?;
         let limit = (largest(&enough, "resident_bytes_max") / PART).max(LIMIT_BYTES_MIN).to_string();
         let mut counts = Vec::new();
         for policy in POLICIES {
             let little = ["--memory-limit", &limit, "--swap", &bench.disk, "--replacement", policy];
-            let count = pages_in(&bench.account(&little, &program)?);
+            let count = pages_in(&bench.account(&little, &program, arguments)?);
             eprintln!("{name}, {policy}: {count} pages came in");
             counts.push(count);
         }
         let ratios = multiples(&counts);
-        means.iter_mut().zip(&ratios).for_each(|(mean, ratio)| *mean += ratio.ln() / PROGRAMS.len() as f64);
+        means.iter_mut().zip(&ratios).for_each(|(mean, ratio)| *mean += ratio.ln() / programs.len() as f64);
         println!("| `{name}` | {} |", cells(&ratios));
     }
     println!("| mean | {} |", cells(&means.map(f64::exp)));
