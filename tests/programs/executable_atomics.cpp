@@ -442,6 +442,101 @@ void queue() {
     verdict("queue", sum == (long)rounds * (rounds - 1) / 2);
 }
 
+// A lock that an operation takes with a value of its own, and a plain store frees.
+void owned_lock() {
+    Block block;
+    const int rounds = rounds_or(20);
+    auto &owner = block.at<std::atomic<int>>(64);
+    auto *sums = &block.at<long>(50 * page);
+    on_threads(threads, [&](int me) {
+        for (int i = 0; i < rounds; i++) {
+            int free = 0;
+            while (!owner.compare_exchange_weak(free, me + 1, std::memory_order_acquire))
+                free = 0;
+            for (int k = 0; k < 1000; k += 100)
+                sums[k] += 1;
+            owner.store(0, std::memory_order_release);
+        }
+    });
+    verdict("owned lock", owner == 0 && sums[0] == threads * rounds && sums[900] == threads * rounds);
+}
+
+// One thread stores plainly to a counter that the others count up. What it stores is beyond all counts, so
+// nobody may see the counter go back.
+void stores_to_counter() {
+    Block block;
+    const int rounds = rounds_or(1000);
+    const int step = 10000;
+    auto &counter = block.at<std::atomic<int>>(8);
+    std::atomic<int> back{0};
+    on_threads(threads, [&](int me) {
+        int last = -1;
+        for (int i = 1; i <= rounds; i++) {
+            if (me == 0) {
+                counter.store(i * step, std::memory_order_relaxed);
+                if (i % 50 == 0)
+                    std::this_thread::yield();
+                continue;
+            }
+            const int seen = counter.fetch_add(1);
+            back += seen <= last;
+            last = seen;
+        }
+    });
+    const int left = counter;
+    verdict("stores to a counter", back == 0 && left >= rounds * step && left < (rounds + 1) * step);
+}
+
+// Plain bytes beside an atomic byte of the same word, and plain words of the same page.
+void bytes_beside() {
+    Block block;
+    const int rounds = rounds_or(200);
+    auto *words = &block.at<std::array<std::uint8_t, 8>>(0);
+    auto *numbers = &block.at<int>(2048);
+    on_threads(threads, [&](int me) {
+        for (int i = 0; i < rounds; i++) {
+            reinterpret_cast<std::atomic<std::uint8_t> &>(words[i % 16][0])++;
+            words[i % 16][me + 1] = (std::uint8_t)(i + me);
+            numbers[i % 64 * threads + me] = i;
+        }
+    });
+    bool good = true;
+    for (int k = 0; k < 16; k++) {
+        int last = rounds - 1 - (rounds - 1 - k) % 16, times = 0;
+        for (int i = k; i < rounds; i += 16)
+            times += threads;
+        good = good && (k >= rounds || words[k][0] == (std::uint8_t)times);
+        for (int me = 0; me < threads && k < rounds; me++)
+            good = good && words[k][me + 1] == (std::uint8_t)(last + me);
+    }
+    for (int k = 0; k < 64 && k < rounds; k++)
+        for (int me = 0; me < threads; me++)
+            good = good && numbers[k * threads + me] == rounds - 1 - (rounds - 1 - k) % 64;
+    verdict("bytes beside", good);
+}
+
+// Blocks that are freed and allocated again, with and without atomic variables.
+void used_again() {
+    const int rounds = rounds_or(4);
+    bool good = true;
+    for (int i = 0; i < rounds; i++) {
+        Block block;
+        auto *counts = &block.at<std::atomic<int>>(0);
+        auto *numbers = &block.at<int>(100 * page);
+        for (int k = 0; k < 4; k++)
+            good = good && counts[k * 1024] == 0 && numbers[k] == 0;
+        on_threads(threads, [&](int me) {
+            for (int k = 0; k < 4; k++)
+                if (i % 2 == 0)
+                    counts[k * 1024]++;
+            numbers[me] = i + me + 1;
+        });
+        for (int k = 0; k < 4; k++)
+            good = good && counts[k * 1024] == (i % 2 ? 0 : threads) && numbers[k] == i + k + 1;
+    }
+    verdict("used again", good);
+}
+
 } // namespace
 
 int main(int count, char **arguments) {
@@ -478,5 +573,13 @@ int main(int count, char **arguments) {
         double_checked();
     if (asks("queue"))
         queue();
+    if (asks("owned"))
+        owned_lock();
+    if (asks("stores"))
+        stores_to_counter();
+    if (asks("bytes"))
+        bytes_beside();
+    if (asks("again"))
+        used_again();
     return 0;
 }

@@ -118,6 +118,19 @@ pub unsafe extern "C" fn hiroba_long_memory(node: c_int, bytes: *mut usize) -> u
     range.start
 }
 
+/// Returns 1 if pages of long blocks can be put under sequential consistency.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_converts_pages() -> c_int {
+    c_int::from(crate::reporting::runtime_for("hiroba_converts_pages").converts_pages())
+}
+
+/// Puts the page of a long block that contains an address under sequential consistency, if it is not yet: an
+/// atomic instruction operates on it. Permitted only if such pages can be put there.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_convert_page(address: usize) {
+    crate::reporting::runtime_for("an atomic instruction").convert_page(address);
+}
+
 /// Counts the program's atomic instructions that were replaced.
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_note_atomic_sites(sites: usize) {

@@ -121,6 +121,7 @@ enum Wait {
     Acquire(LockId),
     Try(LockId, Register),
     Release,
+    Convert,
     Condition(LockId),
     Signal,
     Collective(Collective),
@@ -425,8 +426,7 @@ impl<E: Engine> Cluster<E> {
         }
         let thread = self.draw_thread();
         let idle = thread.is_none() && self.network.is_empty();
-        if !self.holds.is_empty() && (idle || self.schedule.chance(1, 16)) {
-            self.end_a_hold()?;
+        if !self.holds.is_empty() && (idle || self.schedule.chance(1, 16)) && self.end_a_hold()? {
             return Ok(true);
         }
         if self.packets_owe() && (idle || self.schedule.chance(1, 8)) {
@@ -454,12 +454,17 @@ impl<E: Engine> Cluster<E> {
         Ok(thread.is_some())
     }
 
-    /// Ends a page's hold. Threads do not wait while a page is held, but how far they come is unknown.
-    fn end_a_hold(&mut self) -> Result<(), Failure> {
+    /// Ends a page's hold. Threads do not wait while a page is held, but how far they come is unknown. Returns
+    /// false if its node has yet to carry out the effects of another event.
+    fn end_a_hold(&mut self) -> Result<bool, Failure> {
         let drawn = self.schedule.random.random_range(0..self.holds.len());
+        if self.nodes[self.holds[drawn].0.index()].board.occupied {
+            return Ok(false);
+        }
         let (id, page) = self.holds.swap_remove(drawn);
+        self.acts_by_itself(id);
         self.nodes[id.index()].engine.handle_retained(page);
-        self.pump(id)
+        self.pump(id).map(|()| true)
     }
 
     /// Lets a lull begin. Hosts have nothing to do at times that are unknown.

@@ -10,6 +10,7 @@ use crate::memory::{Merge, TwinAfter};
 pub mod aurc;
 pub mod aurc_moves;
 pub mod claims;
+pub mod converting;
 pub mod erc;
 pub mod first_touch;
 mod hlrc;

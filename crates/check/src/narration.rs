@@ -188,6 +188,9 @@ pub fn describe_message(message: &Message<'_>) -> String {
         }
         Message::InvalidateCopy { page } => format!("InvalidateCopy {page}"),
         Message::CopyInvalidated { page } => format!("CopyInvalidated {page}"),
+        Message::ConversionRequest { page } => format!("ConversionRequest {page}"),
+        Message::Convert { page } => format!("Convert {page}"),
+        Message::Converted { page } => format!("Converted {page}"),
         Message::DiffsRequest { page, after, through } => {
             format!("DiffsRequest {page}, intervals {} to {through}", after + 1)
         }
@@ -240,6 +243,7 @@ pub fn describe_effect(effect: &Effect) -> Option<String> {
         Effect::Atomic { page, offset, operation } => {
             format!("{page} byte {offset}: {}", operation_of(*operation))
         }
+        Effect::CountConversion { page } => format!("{page} is under sequential consistency now"),
         Effect::CountMove { page } => format!("{page} lives here now"),
         Effect::DiffEarly { page } => format!("early diff of {page}, twin kept"),
         Effect::Retain { page } => format!("{page} held for a moment"),

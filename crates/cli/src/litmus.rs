@@ -132,6 +132,7 @@ fn can_run(program: &Program) -> Result<u32, String> {
     }
     let cannot = |instruction: &&Instruction| {
         matches!(instruction, Instruction::Publish { .. } | Instruction::AwaitPublished { .. })
+            || matches!(instruction, Instruction::Convert(_) | Instruction::Swap { .. })
             || matches!(instruction, Instruction::Collective(collective) if *collective != Collective::Barrier)
     };
     match program.threads.iter().flat_map(|script| &script.instructions).find(cannot) {
@@ -296,7 +297,10 @@ impl<'a> Thread<'a> {
                 let value = self.take(*port);
                 self.set(*into, value);
             }
-            Instruction::Publish { .. } | Instruction::AwaitPublished { .. } => {
+            Instruction::Publish { .. }
+            | Instruction::AwaitPublished { .. }
+            | Instruction::Convert(_)
+            | Instruction::Swap { .. } => {
                 unreachable!("such programs are refused")
             }
         }

@@ -122,6 +122,18 @@ pub enum Instruction {
         /// Receives the previous value.
         into: Register,
     },
+    /// Put the page of a granule under sequential consistency.
+    Convert(PageId),
+    /// Operate on a word by an instruction of the machine, which needs access like a store; the register
+    /// receives the previous value.
+    Swap {
+        /// The word.
+        at: Address,
+        /// The operation.
+        operation: AtomicOperation,
+        /// Receives the previous value.
+        into: Register,
+    },
     /// Hint that these pages will be read.
     Prefetch(PageRange),
     /// Make everything written so far known to a node, then tell its host so, as `free` does.
@@ -348,6 +360,27 @@ pub mod script {
     /// Add to a word at its home.
     pub const fn fetch_add(at: Address, delta: u64, into: u8) -> Instruction {
         Instruction::Atomic { at, operation: AtomicOperation::FetchAdd(delta), into: Register(into) }
+    }
+
+    /// Put a page under sequential consistency.
+    pub const fn convert(page: u64) -> Instruction {
+        Instruction::Convert(PageId(page))
+    }
+
+    /// Add to a word by an instruction.
+    pub const fn add_atomically(at: Address, delta: u64, into: u8) -> Instruction {
+        Instruction::Swap { at, operation: AtomicOperation::FetchAdd(delta), into: Register(into) }
+    }
+
+    /// Exchange a word by an instruction.
+    pub const fn exchange(at: Address, value: u64, into: u8) -> Instruction {
+        Instruction::Swap { at, operation: AtomicOperation::Store(value), into: Register(into) }
+    }
+
+    /// Compare and exchange a word by an instruction.
+    pub const fn compare_exchange(at: Address, expected: u64, desired: u64, into: u8) -> Instruction {
+        let operation = AtomicOperation::CompareExchange { expected, desired };
+        Instruction::Swap { at, operation, into: Register(into) }
     }
 
     /// Hint at the page of a granule.

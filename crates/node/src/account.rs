@@ -61,6 +61,7 @@ tallies! {
         wakeups,
         atomic_sites,
         exclusive_atomics,
+        pages_converted,
         exchanges,
         interrupts,
     }

@@ -110,6 +110,8 @@ pub(crate) struct Job {
     protocol: Protocol,
     /// The protocol of the program's own data and of small blocks, if it differs.
     pub(crate) program_protocol: Option<Protocol>,
+    /// True if pages under its protocol can be put under sequential consistency.
+    converts_pages: bool,
     looks_for_races: bool,
     /// The memory that shared pages may take on this node; 0 for no limit.
     memory_limit_bytes: u64,

@@ -3,8 +3,9 @@
 //! Memory under release consistency has copies on several nodes, and the processor's `lock` prefix concerns
 //! only one of them. So each instruction that operates atomically on memory is replaced by a jump to a
 //! *stub*. The stub looks at the operand's address. If all nodes see each store to that memory at once, it
-//! runs the instruction and returns; otherwise it first calls a function that makes the operation exclusive
-//! in the whole job, and afterwards one that ends that.
+//! runs the instruction and returns. Otherwise it first calls a function that arranges that from then on for
+//! the place in memory, of which a table tells the stub next time ([`PlaceTable`]); or, without such a table,
+//! one that makes the operation exclusive in the whole job, and afterwards one that ends that.
 //!
 //! 1. [`functions`] reads the bounds of functions from the tables for exceptions, which compilers emit in
 //!    every executable for x86-64 (System V ABI 3.7; Linux Standard Base, `.eh_frame_hdr`).
@@ -21,6 +22,6 @@ mod spinning;
 mod survey;
 
 pub use frames::{Function, Image, functions};
-pub use plan::{Patch, Places, Plan};
+pub use plan::{Patch, PlaceTable, Places, Plan};
 pub use spinning::{Loop, loop_around};
 pub use survey::{Kind, Site, Survey};

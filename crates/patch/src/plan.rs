@@ -1,5 +1,8 @@
 //! The code that replaces atomic instructions.
 
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
 use iced_x86::{
     BlockEncoder, BlockEncoderOptions, Code, Encoder, IcedError, Instruction, InstructionBlock,
     MemoryOperand, Register,
@@ -11,15 +14,53 @@ use crate::survey::{JUMP_BYTES, Kind, Site, Survey};
 /// The addresses that stubs use.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
-    /// A byte for each 4 GiB of the address space, 65,536 of them: not 0 where operations must be exclusive.
+    /// A byte for each 4 GiB of the address space, 65,536 of them: not 0 where operations are not atomic
+    /// between nodes by themselves.
     pub table: u64,
+    /// A table of places of such memory where they are ([`PlaceTable`]). Without one, operations are
+    /// exclusive.
+    pub ready: Option<u64>,
     /// A byte that is not 0 while fences must order the accesses of several nodes.
     pub fence: u64,
-    /// A function that begins an exclusive operation on the address in `rcx`, or is a fence if that is 0. It
+    /// A function that begins an exclusive operation on the address in `rcx`, or is a fence if that is 0.
+    /// With a table of places it notes a place there instead, where operations are atomic from then on. It
     /// preserves all registers and flags.
     pub begin: u64,
     /// A function that ends it, and preserves them, too.
     pub end: u64,
+}
+
+/// The number of entries of a [`PlaceTable`].
+const ENTRIES: usize = 1 << 16;
+/// The length of a place, which has one entry.
+const PLACE_BITS: u32 = 8;
+
+/// A table of places in memory: aligned parts of 256 bytes. Bits 8 to 23 of an address choose an entry, which
+/// contains its bits 24 to 55. A place that takes the entry of another one displaces it. Address 0 is in no
+/// table, and neither are those below 16 MiB.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct PlaceTable([AtomicU32; ENTRIES]);
+
+impl PlaceTable {
+    /// Returns the empty table.
+    #[allow(clippy::new_without_default)]
+    pub const fn new() -> PlaceTable {
+        PlaceTable([const { AtomicU32::new(0) }; ENTRIES])
+    }
+
+    /// Returns the entries.
+    pub fn entries(&self) -> &[AtomicU32; ENTRIES] {
+        &self.0
+    }
+
+    /// Notes the places of a range, except those at the same entry as later ones.
+    pub fn note(&self, range: Range<u64>) {
+        for place in range.start >> PLACE_BITS..range.end.div_ceil(1 << PLACE_BITS) {
+            let high = (place >> ENTRIES.trailing_zeros()) as u32;
+            self.0[place as usize % ENTRIES].store(high, Relaxed);
+        }
+    }
 }
 
 /// Bytes that replace a part of the program's code.
@@ -60,12 +101,21 @@ const MOV_RDX: [u8; 2] = [0x48, 0xba];
 const MOV_RCX: [u8; 2] = [0x48, 0xb9];
 /// `movzx ecx, byte ptr [rdx + rcx]`.
 const LOAD_FROM_TABLE: [u8; 4] = [0x0f, 0xb6, 0x0c, 0x0a];
+/// `movzx ecx, word ptr [rsp + 1]`: bits 8 to 23 of the word on the stack.
+const MIDDLE_PART_OF_TOP: [u8; 5] = [0x0f, 0xb7, 0x4c, 0x24, 0x01];
+/// `mov edx, [rdx + 4 * rcx]`.
+const LOAD_ENTRY: [u8; 3] = [0x8b, 0x14, 0x8a];
+/// `mov ecx, [rsp + 3]`: bits 24 to 55 of the word on the stack.
+const REST_OF_TOP: [u8; 4] = [0x8b, 0x4c, 0x24, 0x03];
+/// `not edx; lea ecx, [rcx + rdx + 1]`: subtracts `edx` from `ecx`, and leaves the flags alone.
+const SUBTRACT: [u8; 6] = [0xf7, 0xd2, 0x8d, 0x4c, 0x11, 0x01];
 /// `movzx ecx, byte ptr [rcx]`.
 const LOAD_BYTE: [u8; 3] = [0x0f, 0xb6, 0x09];
 /// `mov ecx, 0`, which leaves the flags alone.
 const NO_ADDRESS: [u8; 5] = [0xb9, 0, 0, 0, 0];
 const JRCXZ: u8 = 0xe3;
 const JUMP: u8 = 0xe9;
+const SHORT_JUMP: u8 = 0xeb;
 /// `call [rip + offset]`.
 const CALL_THROUGH: [u8; 2] = [0xff, 0x15];
 const TRAP: [u8; 2] = [0x0f, 0x0b];
@@ -142,34 +192,74 @@ impl Writer<'_> {
         self.code.extend(SKIP_RED_ZONE);
         self.code.push(PUSH_RCX);
         self.code.push(PUSH_RDX);
-        match site.kind {
-            Kind::Operation => {
-                self.code.extend(load_address(first, self.here()).ok()?);
-                self.code.push(PUSH_RCX);
-                self.code.extend(HIGH_PART_OF_TOP);
+        match (site.kind, self.places.ready) {
+            (Kind::Operation, Some(ready)) => self.make_ready(first, instruction, ready)?,
+            (Kind::Operation, None) => {
+                self.look_up_block(first)?;
                 self.code.extend(DROP_TOP);
-                self.code.extend(MOV_RDX);
-                self.code.extend(self.places.table.to_le_bytes());
-                self.code.extend(LOAD_FROM_TABLE);
+                self.make_exclusive(Some(first), instruction)?;
             }
-            Kind::Fence => {
+            (Kind::Fence, _) => {
                 self.code.extend(MOV_RCX);
                 self.code.extend(self.places.fence.to_le_bytes());
                 self.code.extend(LOAD_BYTE);
+                self.make_exclusive(None, instruction)?;
             }
         }
-        self.code.push(JRCXZ);
-        let branch = self.code.len();
-        self.code.push(0);
-        if site.kind == Kind::Operation {
-            // The operand may need the registers that the table took.
-            self.code.push(POP_RDX);
-            self.code.push(POP_RCX);
-            self.code.push(PUSH_RCX);
-            self.code.push(PUSH_RDX);
-            self.code.extend(load_address(first, self.here()).ok()?);
-        } else {
-            self.code.extend(NO_ADDRESS);
+        let successors = &site.instructions[1..];
+        if !successors.is_empty() {
+            let block = InstructionBlock::new(successors, self.here());
+            self.code.extend(BlockEncoder::encode(64, block, BlockEncoderOptions::NONE).ok()?.code_buffer);
+        }
+        let next = site.address() + site.bytes() as u64;
+        self.code.extend(jump(self.here(), next));
+        Some(self.code)
+    }
+
+    /// Pushes the operand's address, and looks the 4 GiB around it up, into `rcx`.
+    fn look_up_block(&mut self, first: &Instruction) -> Option<()> {
+        self.code.extend(load_address(first, self.here()).ok()?);
+        self.code.push(PUSH_RCX);
+        self.code.extend(HIGH_PART_OF_TOP);
+        self.load_rdx(self.places.table);
+        self.code.extend(LOAD_FROM_TABLE);
+        Some(())
+    }
+
+    /// Has the operand's place made ready, unless the instruction is atomic there already, and executes it.
+    fn make_ready(&mut self, first: &Instruction, instruction: &[u8], ready: u64) -> Option<()> {
+        let check = self.code.len();
+        self.look_up_block(first)?;
+        let elsewhere = self.branch();
+        self.code.extend(MIDDLE_PART_OF_TOP);
+        self.load_rdx(ready);
+        self.code.extend(LOAD_ENTRY);
+        self.code.extend(REST_OF_TOP);
+        self.code.extend(SUBTRACT);
+        let known = self.branch();
+        self.code.push(POP_RCX);
+        self.call(0);
+        self.reload();
+        self.code.push(SHORT_JUMP);
+        let end = self.code.len() + 1;
+        self.code.push(i8::try_from(check as isize - end as isize).ok()?.cast_unsigned());
+        self.land(elsewhere)?;
+        self.land(known)?;
+        self.code.extend(DROP_TOP);
+        self.restore();
+        self.code.extend(instruction);
+        Some(())
+    }
+
+    /// Executes the instruction exclusively, unless `rcx` is 0.
+    fn make_exclusive(&mut self, operand: Option<&Instruction>, instruction: &[u8]) -> Option<()> {
+        let elsewhere = self.branch();
+        match operand {
+            Some(first) => {
+                self.reload();
+                self.code.extend(load_address(first, self.here()).ok()?);
+            }
+            None => self.code.extend(NO_ADDRESS),
         }
         self.call(0);
         self.restore();
@@ -180,19 +270,35 @@ impl Writer<'_> {
         self.code.push(JUMP);
         let leave = self.code.len();
         self.code.extend([0; 4]);
-        self.code[branch] = u8::try_from(self.code.len() - branch - 1).ok()?;
+        self.land(elsewhere)?;
         self.restore();
         self.code.extend(instruction);
         let rest = i32::try_from(self.code.len() - leave - 4).ok()?;
         self.code[leave..leave + 4].copy_from_slice(&rest.to_le_bytes());
-        let successors = &site.instructions[1..];
-        if !successors.is_empty() {
-            let block = InstructionBlock::new(successors, self.here());
-            self.code.extend(BlockEncoder::encode(64, block, BlockEncoderOptions::NONE).ok()?.code_buffer);
-        }
-        let next = site.address() + site.bytes() as u64;
-        self.code.extend(jump(self.here(), next));
-        Some(self.code)
+        Some(())
+    }
+
+    fn load_rdx(&mut self, value: u64) {
+        self.code.extend(MOV_RDX);
+        self.code.extend(value.to_le_bytes());
+    }
+
+    /// Writes a branch that is taken if `rcx` is 0, and returns its place.
+    fn branch(&mut self) -> usize {
+        self.code.push(JRCXZ);
+        self.code.push(0);
+        self.code.len() - 1
+    }
+
+    /// Lets a branch lead to here.
+    fn land(&mut self, branch: usize) -> Option<()> {
+        self.code[branch] = i8::try_from(self.code.len() - branch - 1).ok()?.cast_unsigned();
+        Some(())
+    }
+
+    /// Loads the registers again that the program had when it came: the operand may need them.
+    fn reload(&mut self) {
+        self.code.extend([POP_RDX, POP_RCX, PUSH_RCX, PUSH_RDX]);
     }
 
     fn restore(&mut self) {

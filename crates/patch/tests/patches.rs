@@ -1,10 +1,13 @@
 //! Sites, stubs and loops of hand-written machine code.
 
-use hiroba_patch::{Function, Image, Kind, Loop, Places, Plan, Survey, functions, loop_around};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use hiroba_patch::{Function, Image, Kind, Loop, PlaceTable, Places, Plan, Survey, functions, loop_around};
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 
 const AT: u64 = 0x40_0000;
 const STUBS: u64 = 0x5000_0000;
-const PLACES: Places = Places { table: 0x1111, fence: 0x2222, begin: 0x3333, end: 0x4444 };
+const PLACES: Places = Places { table: 0x1111, ready: None, fence: 0x2222, begin: 0x3333, end: 0x4444 };
 
 fn survey_of(code: &[u8], has_landing_pads: bool) -> (Survey, Plan) {
     let image = Image::new(vec![(AT, code)]);
@@ -33,6 +36,57 @@ fn a_long_instruction_becomes_a_jump_and_its_stub_leads_back() {
     assert_eq!(jump_target(STUBS + tail as u64, &plan.stubs[tail..]), AT + 5);
     let copies = plan.stubs.windows(5).filter(|part| *part == [0xf0, 0x83, 0x47, 0x08, 0x01]).count();
     assert_eq!(copies, 2, "for memory of either kind");
+}
+
+/// The program's flags survive, and so do its registers: what a stub changes before the instruction it
+/// restores.
+#[test]
+fn stubs_change_no_flag_before_the_instruction() {
+    // lock add [rcx + 8 * rdx + 0x12345678], rdx; lock add dword ptr [rsp + 24], 1; mfence; ret
+    let code = [
+        0xf0, 0x48, 0x01, 0x94, 0xd1, 0x78, 0x56, 0x34, 0x12, 0xf0, 0x83, 0x44, 0x24, 0x18, 0x01, 0x0f, 0xae,
+        0xf0, 0xc3,
+    ];
+    let image = Image::new(vec![(AT, &code)]);
+    let range = AT..AT + code.len() as u64;
+    let functions = [Function { code: range.clone(), has_landing_pads: false }];
+    let survey = Survey::of(&image, &functions, &[range]);
+    for ready in [None, Some(0x5555)] {
+        let plan = Plan::of(&image, &survey, STUBS, &Places { ready, ..PLACES });
+        assert_eq!((plan.patches.len(), plan.failed), (3, 0));
+        let head = STUBS + 16;
+        let decoder = Decoder::with_ip(64, &plan.stubs[16..], head, DecoderOptions::NONE);
+        let all: Vec<Instruction> = decoder.into_iter().collect();
+        let is_programs = |it: &Instruction| it.has_lock_prefix() || it.mnemonic() == Mnemonic::Mfence;
+        assert_eq!(all.iter().filter(|it| is_programs(it)).count(), if ready.is_some() { 4 } else { 6 });
+        for instruction in &all {
+            assert!(!instruction.is_invalid(), "{instruction}");
+            assert!(is_programs(instruction) || instruction.rflags_modified() == 0, "{instruction}");
+            let target = instruction.near_branch_target();
+            let is_inside = (head..head + plan.stubs.len() as u64).contains(&target);
+            assert!(
+                !is_inside || all.iter().any(|it| it.ip() == target),
+                "{instruction} leads to the middle"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_table_of_places_knows_the_last_ones() {
+    let table = PlaceTable::new();
+    let entry = |address: u64| {
+        let bytes: &[AtomicU32; 1 << 16] = table.entries();
+        u64::from(bytes[(address >> 8) as usize & 0xffff].load(Relaxed)) == address >> 24
+    };
+    let start = 0x1234_5678_9f80;
+    assert!(!entry(start));
+    table.note(start..start + 0x200);
+    assert!([0, 0x80, 0x1ff].iter().all(|offset| entry(start + offset)));
+    assert!(!entry(start - 0x100) && !entry(start + 0x280));
+    let other = start + (3 << 24);
+    table.note(other..other + 1);
+    assert!(entry(other) && !entry(start) && entry(start + 0x100), "it displaces one");
 }
 
 #[test]

@@ -102,6 +102,8 @@ pub enum AfterRelease {
     /// The protocol resumes what it could not do to this page while the previous release was open
     /// ([`Coherence::go_on_after_release`]).
     Continue(PageId),
+    /// The page, whose access the program has lost, gets another protocol (`consistency/converting.rs`).
+    Convert(PageId),
 }
 
 /// The step that a release has reached.
@@ -428,6 +430,18 @@ impl Site {
     }
 }
 
+/// A protocol that can give pages up to sequential consistency (`consistency/converting.rs`).
+pub trait GivesUp {
+    /// Returns true if nothing that concerns the page is under way on this node, except unsent stores.
+    fn is_at_rest(&self, site: &Site, page: PageId) -> bool;
+
+    /// Takes the program's access to a page away that is at rest. A release follows.
+    fn let_go(&mut self, site: &mut Site, page: PageId);
+
+    /// Forgets a page that is at rest and whose stores have been sent.
+    fn forget(&mut self, page: PageId);
+}
+
 /// A protocol that keeps pages coherent. Every method may push effects to the site's outbox.
 pub trait Coherence: Debug + Send {
     /// Returns true if other nodes read pages from this node's frames without its help, so that releases
@@ -485,6 +499,17 @@ pub trait Coherence: Debug + Send {
     /// Handles that a thread touched the page beyond its access, as
     /// [`Engine::handle_fault`](crate::Engine::handle_fault) does.
     fn fault(&mut self, site: &mut Site, page: Located, wanted: Access, waiter: Option<Waiter>);
+
+    /// Returns the part of the protocol that gives pages up to sequential consistency, if it can.
+    fn as_giver(&mut self) -> Option<&mut dyn GivesUp> {
+        None
+    }
+
+    /// Takes a page over that another protocol has given up. Its home has the content, and no thread of this
+    /// node has access.
+    fn take_over(&mut self, _site: &mut Site, page: PageId) {
+        unreachable!("{page} stays with the protocol of its region");
+    }
 
     /// Begins a thread's operation on an atomic word.
     fn operate(&mut self, site: &mut Site, operation: WordOperation);

@@ -39,10 +39,12 @@ mod tests {
     use crate::protocols::Homes;
 
     #[test]
-    fn protocols_say_the_same_of_their_homes_by_name_and_as_engines() {
+    fn protocols_say_the_same_of_their_abilities_by_name_and_as_engines() {
         for protocol in Protocol::ALL {
             let moves = protocol.homes() != Homes::Stay;
             assert_eq!(protocol.coherence([]).can_move_homes(), moves, "{}", protocol.name());
+            let converts = protocol.coherence([]).as_giver().is_some();
+            assert_eq!(protocol.converts_pages(), converts, "{}", protocol.name());
         }
     }
 }

@@ -16,6 +16,7 @@
 
 mod acquires;
 mod collectives;
+mod converting;
 mod keepers;
 mod locks;
 mod messages;
@@ -27,6 +28,7 @@ use hiroba_base::{Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSi
 use hiroba_wire::{AtomicOperation, Collective, HomeMoves, Knowledge, Limits, Message, Placement};
 use rustc_hash::FxHashMap;
 
+use self::converting::Conversions;
 use self::keepers::{Keeper, Protocols};
 use crate::aurc::mapped::MappingRule;
 use crate::barrier::{Meeting, Tree};
@@ -65,6 +67,7 @@ pub struct Consistency {
     /// Notices of pages in regions that this node's own threads do not know yet, so that their protocol is
     /// unknown. At most those that are written before the node comes to the next collective.
     unplaced: Vec<(NodeId, IntervalSeq, PageId)>,
+    conversions: Conversions,
 }
 
 /// The information with which this node leaves a collective.
@@ -98,6 +101,7 @@ impl Consistency {
             publications: FxHashMap::default(),
             told: FxHashMap::default(),
             unplaced: Vec::new(),
+            conversions: Conversions::new(),
         }
     }
 
@@ -303,7 +307,7 @@ impl Engine for Consistency {
     }
 
     fn notes_stores(&self, page: PageId) -> bool {
-        self.site.is_async(page)
+        self.site.is_async(page) && !self.protocols.is_converted(self.site.locate(page).page)
     }
 
     fn seen(&self) -> (&VectorTimestamp, u64) {
@@ -340,7 +344,9 @@ impl Engine for Consistency {
         match self.site.homes.locate(page) {
             Some(located) => {
                 self.site.out.note_touched(located.span());
-                self.protocols.of(located.page).fault(&mut self.site, located, wanted, waiter);
+                if !self.waits_for_conversion(located.page, wanted, waiter) {
+                    self.protocols.of(located.page).fault(&mut self.site, located, wanted, waiter);
+                }
                 self.end_event();
             }
             None => {
@@ -365,7 +371,9 @@ impl Engine for Consistency {
         assert!(offset < self.site.limits.granule_bytes, "an atomic word lies in its granule");
         let offset = offset + (granule.0 - page.0) as u32 * self.site.limits.granule_bytes;
         let operation = WordOperation { page, offset, operation, waiter };
-        self.protocols.of(page).operate(&mut self.site, operation);
+        if !self.operates_after_conversion(operation) {
+            self.protocols.of(page).operate(&mut self.site, operation);
+        }
         self.end_event();
     }
 
@@ -376,7 +384,8 @@ impl Engine for Consistency {
         }
         let mut by_protocol: BTreeMap<usize, Vec<PageRange>> = BTreeMap::new();
         for pages in ranges.iter().flat_map(|pages| self.site.homes.regions_in(*pages)) {
-            by_protocol.entry(self.protocols.index_of(pages.first)).or_default().push(pages);
+            // Converted pages among them are left out by the protocol that has given them up.
+            by_protocol.entry(self.protocols.index_of_region(pages.first)).or_default().push(pages);
         }
         for (index, ranges) in by_protocol {
             self.protocols.all[index].prefetch(&mut self.site, &ranges);
@@ -391,7 +400,8 @@ impl Engine for Consistency {
             return;
         }
         let mut by_protocol: BTreeMap<usize, Vec<PageId>> = BTreeMap::new();
-        for page in pages.iter().filter(|page| self.site.homes.is_allocated(**page)) {
+        let may_leave = |page: &&PageId| self.site.homes.is_allocated(**page) && !self.is_converting(**page);
+        for page in pages.iter().filter(may_leave) {
             by_protocol.entry(self.protocols.index_of(*page)).or_default().push(*page);
         }
         for (index, pages) in by_protocol {
@@ -474,6 +484,7 @@ impl Engine for Consistency {
 
     fn poll_effect(&mut self) -> Option<Effect> {
         self.deliver_loopback();
+        self.advance_conversions();
         if let Some(effect) = self.site.out.poll() {
             return Some(effect);
         }

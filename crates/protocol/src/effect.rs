@@ -247,6 +247,12 @@ pub enum Effect {
         /// The page.
         page: PageId,
     },
+    /// Count that the page, which is homed here, has been put under sequential consistency. The host need do
+    /// nothing else.
+    CountConversion {
+        /// The page.
+        page: PageId,
+    },
     /// Resume a waiting thread.
     Wake {
         /// The thread.
@@ -297,7 +303,8 @@ impl Effect {
             | Effect::Patch { page, .. }
             | Effect::Atomic { page, .. }
             | Effect::Retain { page }
-            | Effect::CountMove { page } => Some(PageRange::single(*page)),
+            | Effect::CountMove { page }
+            | Effect::CountConversion { page } => Some(PageRange::single(*page)),
             Effect::SendPages { pages, .. } => pages.first().map(|sent| PageRange::single(sent.page)),
             Effect::FindUnwritten { spans } => spans.first().copied(),
             // Mapped pages are all in the same state.

@@ -159,6 +159,18 @@ pub enum Expected {
     /// An answer only to an invalidation.
     #[error("an answer only to an invalidation")]
     AnswerToInvalidation,
+    /// A request for the page itself, of which no copies are given.
+    #[error("a request for the page itself, of which no copies are given")]
+    RequestForOwnership,
+    /// An order to give up a page that is under release consistency, from its home.
+    #[error("an order of its home to give up a page under release consistency")]
+    ConversionByHome,
+    /// A report that a page was given up, once from each node that was told to do so.
+    #[error("one report of each node that a page was given up")]
+    ReportOfConversion,
+    /// One request at a time of each node for a page that is about to be under sequential consistency.
+    #[error("one request at a time for a page that is about to change its protocol")]
+    OneRequestOfEachNode,
     /// Given-up copies only of the pages that have changed.
     #[error("copies of changed pages given up")]
     ChangedCopiesGivenUp,

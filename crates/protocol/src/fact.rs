@@ -92,6 +92,11 @@ pub enum Fact {
         /// Their new home.
         to: NodeId,
     },
+    /// From now on the page is under sequential consistency on this node, which has given up its copy.
+    Converted {
+        /// The page.
+        page: PageId,
+    },
     /// The node has ended an interval.
     Closed {
         /// Its number.

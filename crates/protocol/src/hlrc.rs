@@ -62,10 +62,7 @@
 //! If the host is short of memory, copies become absent, dirty ones after a release has sent their diffs.
 //! Home pages lose their access before their frames go to a disk (`leaving.rs`).
 //!
-//! Threads of a node share its pages, so the engine handles only what crosses nodes. A node arrives at a
-//! collective when all threads of its team have come. Other threads may go on and synchronise meanwhile, so a
-//! grant may reach a node before the departure that its sender has seen; the grant then waits for the
-//! departure. Knowledge that is later than an arrival is passed on with the next arrival (`beyond`).
+//! A page can be given up to sequential consistency (`converting.rs`).
 //!
 //! Copies are fetched one by one as they are touched, or many in a message: `copies.rs` requests, sends and
 //! installs them. [`crate::anticipation`] chooses the pages that are fetched before they are touched; this
@@ -95,6 +92,7 @@
 
 mod atomics;
 mod comparing;
+mod converting;
 mod copies;
 mod early;
 mod leaving;
@@ -123,7 +121,7 @@ pub use self::tracking::RESTING_AFTER_RELEASES;
 use self::tracking::{Leave, Watch};
 use crate::anticipation::{Anticipation, Touch};
 use crate::batches::Flush;
-use crate::coherence::{Coherence, PageMove, Site, WordOperation};
+use crate::coherence::{Coherence, GivesUp, PageMove, Site, WordOperation};
 use crate::exclusive_runs::ExclusiveRuns;
 use crate::home::{HomePolicy, Located};
 use crate::moves::Moves;
@@ -800,6 +798,10 @@ impl Coherence for Hlrc {
 
     fn go_on_after_release(&mut self, site: &mut Site, page: PageId) {
         self.send_after_release(site, page);
+    }
+
+    fn as_giver(&mut self) -> Option<&mut dyn GivesUp> {
+        (!self.looks_for_races && !self.moves.claims_pages()).then_some(self)
     }
 
     fn order_fetches(&mut self) {

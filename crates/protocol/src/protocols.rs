@@ -118,6 +118,19 @@ impl Protocol {
         }
     }
 
+    /// Returns true if it can give pages up to sequential consistency, where homes do not move
+    /// ([`Synchronisation::Convert`](crate::Synchronisation::Convert)).
+    pub fn converts_pages(self) -> bool {
+        match self {
+            Protocol::Hlrc => true,
+            // Its homes move.
+            Protocol::Adaptive => false,
+            Protocol::Sc | Protocol::ErcInvalidate | Protocol::ErcUpdate | Protocol::Lrc | Protocol::Aurc => {
+                false
+            }
+        }
+    }
+
     /// Returns true if executables that were not built for Hiroba run under it. Their small blocks are always
     /// under sequential consistency.
     pub fn runs_executables(self) -> bool {

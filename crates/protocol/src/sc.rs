@@ -44,6 +44,10 @@
 //! copy that it has not received yet knows that the copy is on its way. It confirms only when the copy has
 //! come and its threads have used it.
 //!
+//! **Pages that were under another protocol** (`consistency/converting.rs`) begin at their homes. If the
+//! host notes stores to such a page instead of having them fault, a copy could be written unnoticed. So none
+//! is given: a load asks for the page itself.
+//!
 //! **Retention.** A page that goes back and forth between nodes might leave each before the thread that
 //! faulted has touched it. A page that a thread waited for therefore stays, whatever others request, until
 //! the host reports that a moment has passed ([`Effect::Retain`]).
@@ -111,6 +115,9 @@ struct Page {
     retained: bool,
     /// Owner, when a record is kept: the number of operations on each atomic word, by offset.
     turns: BTreeMap<u32, u64>,
+    /// True if stores to the page cannot be made to fault, so that no copies are given: the page was under a
+    /// protocol whose stores are noted.
+    is_undivided: bool,
 }
 
 impl Page {
@@ -130,6 +137,7 @@ impl Page {
             give_up_for: None,
             retained: false,
             turns: BTreeMap::new(),
+            is_undivided: false,
         }
     }
 }
@@ -157,7 +165,7 @@ impl Sc {
     /// owner, writing.
     fn handle_fault(&mut self, site: &mut Site, page_id: PageId, wanted: Access, waiter: Option<Waiter>) {
         let page = self.page(site, page_id);
-        let wanted = wanted_beyond(page.access, wanted);
+        let wanted = if page.is_undivided { Access::Write } else { wanted_beyond(page.access, wanted) };
         page.wanted = page.wanted.max(wanted);
         debug_assert!(
             page.waiters.iter().all(|(other, _)| Some(*other) != waiter),
@@ -420,6 +428,9 @@ impl Sc {
         let manager = site.locate(page_id).home;
         let me = site.me;
         let page = self.page(site, page_id);
+        if page.is_undivided {
+            return Err(unexpected(Expected::RequestForOwnership, format!("one for a copy of {page_id}")));
+        }
         if page.owner || page.asked == Access::Write {
             if requester == me {
                 return Err(unexpected(Expected::RequestWithoutCopy, format!("this one's for {page_id}")));
@@ -585,7 +596,8 @@ impl Sc {
         let me = site.me;
         for page_id in site.hinted(ranges) {
             let page = self.page(site, page_id);
-            if page.owner || page.access > Access::None || page.asked > Access::None {
+            let is_of_use = !page.owner && page.access == Access::None && page.asked == Access::None;
+            if !is_of_use || page.is_undivided {
                 continue;
             }
             page.asked = Access::Read;
@@ -668,6 +680,12 @@ impl Coherence for Sc {
 
     fn keep_order_with_others(&mut self) {
         self.keep_order();
+    }
+
+    /// The home becomes the owner, fresh; the page is absent on other nodes.
+    fn take_over(&mut self, site: &mut Site, page: PageId) {
+        assert!(!self.pages.contains_key(&page), "{page}: nobody has asked for what is not here yet");
+        self.page(site, page).is_undivided = site.is_async(page);
     }
 
     fn go_on_after_release(&mut self, site: &mut Site, page: PageId) {

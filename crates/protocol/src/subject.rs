@@ -26,6 +26,9 @@ impl Subject {
             | Message::CopyRequest { page, .. }
             | Message::OwnershipRequest { page }
             | Message::OwnershipForward { page, .. }
+            | Message::ConversionRequest { page }
+            | Message::Convert { page }
+            | Message::Converted { page }
             | Message::AtomicForward { page, .. }
             | Message::HomeMoved { page, .. }
             | Message::HomeMovesHeard { page, .. }

@@ -32,6 +32,9 @@ pub enum Synchronisation {
     Publish(NodeId),
     /// Send a node all writes that it has not received yet: required before a message to that node.
     Inform(NodeId),
+    /// Put the page of a granule under sequential consistency, on all nodes and permanently. Refused if the
+    /// page's protocol cannot give it up.
+    Convert(PageId),
 }
 
 /// The result of a wait.
@@ -39,7 +42,7 @@ pub enum Synchronisation {
 pub enum Outcome {
     /// The request was carried out.
     Done,
-    /// `TryAcquire` failed, because the lock is held.
+    /// `TryAcquire` failed, because the lock is held; or `Convert`, because the page's protocol keeps it.
     Refused,
     /// This collective is complete (a follower learns here which one it was).
     Collective(Collective),

@@ -3,14 +3,20 @@
 //! Long blocks are under release consistency in jobs with `--protocol hlrc` or `adaptive`; everything else
 //! is under sequential consistency, where an atomic instruction works as it is. At the start, before any
 //! code of the program runs, each node replaces the atomic instructions of the executable and of the
-//! program's libraries (`hiroba-patch`). From then on an instruction whose operand lies in a long block runs
-//! while the thread holds a lock of the job ([`ATOMICS`](crate::control::ATOMICS)). So all such operations,
-//! and all fences, are in one order, and each of them sees all that threads did before earlier ones:
-//! acquiring the lock is an acquire, and the node that gets it next learns all that this node has written. A
-//! lock that no other node wants stays where it is and costs no message.
+//! program's libraries (`hiroba-patch`). From then on the page of a long block on which an instruction
+//! operates is put under sequential consistency, on all nodes and permanently, before the instruction runs
+//! (`protocol/src/consistency/converting.rs`). There it is atomic as it is, and plain loads and stores of the
+//! page work as on one machine.
 //!
-//! Plain loads and stores are as late as the next such operation, or other synchronisation, of both nodes;
-//! `spins.rs` bounds that for threads that wait for them.
+//! A fence orders plain loads and stores of other pages. The thread takes a lock of the job
+//! ([`ATOMICS`](crate::control::ATOMICS)) and gives it back. So all fences are in one order, and each of them
+//! sees all that threads did before earlier ones: acquiring the lock is an acquire, and the node that gets it
+//! next learns all that this node has written. A lock that no other node wants stays where it is and costs no
+//! message. Where pages cannot be put under sequential consistency (`adaptive`, whose homes move), an
+//! instruction on a long block runs while the thread holds that lock.
+//!
+//! Plain loads and stores of other pages are as late as the next fence, or other synchronisation, of both
+//! nodes; `spins.rs` bounds that for threads that wait for them.
 
 mod exclusive;
 mod objects;
@@ -24,7 +30,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 
-use hiroba_patch::{Image, Patch, Places, Plan, Survey};
+use hiroba_patch::{Image, Patch, PlaceTable, Places, Plan, Survey};
 
 use crate::control::control;
 use crate::face;
@@ -37,6 +43,9 @@ pub(crate) use traps::{keep_unblocked, takes_over};
 
 /// For each 4 GiB of the address space: not 0 if long blocks may lie there.
 static LONG: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
+
+/// Places in long blocks whose pages are under sequential consistency.
+static READY: PlaceTable = PlaceTable::new();
 
 /// Returns the part of the shared memory where long blocks of a node lie, if they have a protocol of their
 /// own.
@@ -59,10 +68,12 @@ pub(crate) fn replace() {
             LONG[block & 0xffff].store(1, Relaxed);
         }
     }
+    let converts = face::hiroba_converts_pages() != 0;
     let places = Places {
         table: (&raw const LONG).addr() as u64,
+        ready: converts.then_some((&raw const READY).addr() as u64),
         fence: ptr::from_ref(&control().has_long_blocks).addr() as u64,
-        begin: exclusive::begin as *const () as u64,
+        begin: if converts { exclusive::prepare as *const () } else { exclusive::begin as *const () } as u64,
         end: exclusive::end as *const () as u64,
     };
     IS_REPLACED.store(true, Relaxed);

@@ -41,6 +41,10 @@ unsafe extern "C" {
     pub safe fn hiroba_long_memory(node: c_int, bytes: *mut usize) -> usize;
     /// Orders this node's fetches of long blocks with the changes before them.
     pub safe fn hiroba_order_fetches();
+    /// Returns whether pages of long blocks can be put under sequential consistency; see there.
+    pub safe fn hiroba_converts_pages() -> c_int;
+    /// Puts the page at an address under sequential consistency; see there.
+    pub safe fn hiroba_convert_page(address: usize);
     /// Counts the program's atomic instructions that were replaced.
     pub safe fn hiroba_note_atomic_sites(sites: usize);
     /// Counts an atomic instruction that was made exclusive in the job.

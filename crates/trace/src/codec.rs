@@ -160,7 +160,7 @@ impl Encoder {
                 self.page(*page);
                 self.put(u64::from(*bytes));
             }
-            Event::Twinned { page } => self.page(*page),
+            Event::Twinned { page } | Event::Converted { page } => self.page(*page),
             Event::Closed { seq, pages } => {
                 self.put(*seq);
                 self.put(pages.ranges().len() as u64);
@@ -285,6 +285,7 @@ fn tag_of(event: &Event) -> u8 {
         Event::Closed { .. } => 18,
         Event::Seen { .. } => 19,
         Event::Moved { .. } => 20,
+        Event::Converted { .. } => 23,
     }
 }
 
@@ -388,6 +389,7 @@ impl Decoder {
             18 => Event::Closed { seq: self.varint()?, pages: self.pages()? },
             19 => Event::Seen { grown: self.entries()? },
             20 => Event::Moved { pages: self.pages()?, to: self.node()? },
+            23 => Event::Converted { page: self.page()? },
             _ => return Err("an event that this version knows"),
         })
     }

@@ -254,6 +254,11 @@ pub enum Event {
         /// The entries that grew, by ascending node.
         grown: Vec<(NodeId, IntervalSeq)>,
     },
+    /// From now on the page is under sequential consistency on this node, which has given up its copy.
+    Converted {
+        /// The page, by its first granule.
+        page: PageId,
+    },
     /// From now on the node considers these pages homed on `to`.
     Moved {
         /// The pages, each by its first granule.

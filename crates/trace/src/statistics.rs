@@ -137,6 +137,8 @@ counters! {
     atomic_sites,
     /// Atomic instructions, and fences, that were made exclusive in the job.
     exclusive_atomics,
+    /// Pages homed here that were put under sequential consistency because of atomic instructions.
+    pages_converted,
     /// How many times a thread that waited for a plain store had all nodes publish theirs.
     exchanges,
     /// How many times threads of an executable were interrupted by their processor time.

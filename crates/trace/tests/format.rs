@@ -124,6 +124,7 @@ fn page_fact() -> impl Strategy<Value = Event> {
         }),
         (page(), any::<u32>()).prop_map(|(page, bytes)| Event::Diffed { page, bytes }),
         page().prop_map(|page| Event::Twinned { page }),
+        page().prop_map(|page| Event::Converted { page }),
         (any::<u64>(), page_set()).prop_map(|(seq, pages)| Event::Closed { seq, pages }),
         entries().prop_map(|grown| Event::Seen { grown }),
         (page_set(), node()).prop_map(|(pages, to)| Event::Moved { pages, to }),

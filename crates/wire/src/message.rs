@@ -463,6 +463,22 @@ pub enum Message<'a> {
         /// The port at its address; 0 if it has none.
         port: u16,
     },
+    /// To the home: put the page under sequential consistency.
+    ConversionRequest {
+        /// The page.
+        page: PageId,
+    },
+    /// From the home: give the page up, as it is under release consistency.
+    Convert {
+        /// The page.
+        page: PageId,
+    },
+    /// To the home, behind the last diff of the page: the sender takes it for one under sequential
+    /// consistency.
+    Converted {
+        /// The page.
+        page: PageId,
+    },
 }
 
 /// The first byte of an encoded [`Message::Diffs`].
@@ -478,7 +494,7 @@ impl Message<'_> {
     }
 
     /// The names of all kinds of messages. The first byte of an encoded message is an index into this.
-    pub const KINDS: [&'static str; 53] = [
+    pub const KINDS: [&'static str; 56] = [
         "PageRequest",
         "PagesRequest",
         "PagesReply",
@@ -532,6 +548,9 @@ impl Message<'_> {
         "TouchedHeard",
         "Ports",
         "LentMemory",
+        "ConversionRequest",
+        "Convert",
+        "Converted",
     ];
 
     /// Returns the bytes that precede a packet of this length in an encoded [`Message::Ports`], so that the
@@ -629,6 +648,9 @@ impl<'a> Message<'a> {
             | Message::InvalidateCopy { page }
             | Message::CopyInvalidated { page }
             | Message::DiffsPerformed { page, .. }
+            | Message::ConversionRequest { page }
+            | Message::Convert { page }
+            | Message::Converted { page }
             | Message::HomeMoved { page, .. } => limits.page(*page),
             Message::EagerDiffs { writer, diffs } => {
                 limits.node(*writer)?;

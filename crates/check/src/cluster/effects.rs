@@ -155,7 +155,7 @@ impl<E: Engine> Cluster<E> {
                 *turns += 1;
             }
             Effect::Retain { page } => self.holds.push((id, page)),
-            Effect::CountMove { .. } => {}
+            Effect::CountMove { .. } | Effect::CountConversion { .. } => {}
             Effect::Wake { waiter, outcome } => self.wake(id, waiter, outcome)?,
             Effect::IntervalEnded { seq, timestamp, epoch } => {
                 self.end_interval(id, Interval { node: id, seq, timestamp, epoch });
@@ -277,7 +277,7 @@ impl<E: Engine> Cluster<E> {
                 self.acquired(number, lock)?;
             }
             (State::Waiting(Wait::Try(_, into)), Outcome::Refused) => self.set(number, into, 0),
-            (State::Waiting(Wait::Release | Wait::Signal), Outcome::Done) => {}
+            (State::Waiting(Wait::Release | Wait::Signal | Wait::Convert), Outcome::Done) => {}
             (State::Waiting(Wait::Collective(asked)), Outcome::Collective(done)) => {
                 if asked != done && asked != Collective::Follow {
                     return wrong(format!("thread {number} asked for {asked:?} and was told {done:?}"));

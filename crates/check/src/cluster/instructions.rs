@@ -60,6 +60,7 @@ impl<E: Engine> Cluster<E> {
                 Ok(())
             }
             Instruction::Atomic { at, operation, into } => self.operate(number, at, operation, into),
+            Instruction::Swap { at, operation, into } => self.swap(number, at, operation, into),
             Instruction::Post { port, value, long } => {
                 self.post(number, Post { port, value, long, passed: None })
             }
@@ -80,6 +81,7 @@ impl<E: Engine> Cluster<E> {
             Instruction::Wait(cond, lock) => (Synchronisation::Wait(cond, lock), Wait::Condition(lock)),
             Instruction::Signal(cond) => (Synchronisation::Signal(cond), Wait::Signal),
             Instruction::Broadcast(cond) => (Synchronisation::Broadcast(cond), Wait::Signal),
+            Instruction::Convert(granule) => (Synchronisation::Convert(granule), Wait::Convert),
             Instruction::Collective(collective) => {
                 self.threads[number].meetings += 1;
                 (Synchronisation::Collective(collective), Wait::Collective(collective))
@@ -115,6 +117,36 @@ impl<E: Engine> Cluster<E> {
         let (node, waiter) = (thread.node, thread.waiter);
         self.nodes[node.index()].engine.handle_atomic(at.granule, at.offset, operation, waiter);
         self.pump(node)
+    }
+
+    /// Operates on a word as one instruction of the machine does: indivisibly, with an access like a store's.
+    fn swap(
+        &mut self,
+        number: usize,
+        at: Address,
+        operation: AtomicOperation,
+        into: Register,
+    ) -> Result<(), Failure> {
+        if !self.permitted(number, at, Access::Write)? {
+            return Ok(());
+        }
+        let node = self.threads[number].node;
+        let previous = self.load_from_frame(node, at, Width::Word);
+        let current = match operation {
+            AtomicOperation::Load => previous,
+            AtomicOperation::Store(value) => value,
+            AtomicOperation::FetchAdd(delta) => previous.wrapping_add(delta),
+            AtomicOperation::CompareExchange { expected, desired } if expected == previous => desired,
+            AtomicOperation::CompareExchange { .. } => previous,
+        };
+        self.store_into_frame(node, at, Width::Word, current);
+        self.set(number, into, previous);
+        self.threads[number].next += 1;
+        let (turns, _) = self.truth.atomics.entry(at).or_default();
+        let turn = std::mem::replace(turns, *turns + 1);
+        let Address { granule: page, offset } = at;
+        self.note(number, Event::Atomic { page, offset, turn, previous, current });
+        Ok(())
     }
 
     pub(super) fn allows(&self, number: usize, at: Address, wanted: Access) -> bool {

@@ -64,6 +64,7 @@ pub(super) fn activity_of(sync: Synchronisation) -> Activity {
         Synchronisation::Collective(Collective::Barrier) => Activity::Barrier,
         Synchronisation::Collective(_) => Activity::Collective,
         Synchronisation::Publish(to) | Synchronisation::Inform(to) => Activity::Publish(to),
+        Synchronisation::Convert(_) => Activity::Other,
     }
 }
 
@@ -156,6 +157,7 @@ impl<E: Engine> Cluster<E> {
             }
             Fact::Holds { page, version } => Event::Holds { page, version },
             Fact::Moved { pages, to } => Event::Moved { pages, to },
+            Fact::Converted { page } => Event::Converted { page },
             Fact::Closed { seq, pages } => Event::Closed { seq, pages },
             Fact::Seen { grown } => Event::Seen { grown },
             Fact::Met { waiter, epoch } => {

@@ -5,6 +5,7 @@ mod adaptive;
 mod anticipation;
 mod aurc;
 mod claims;
+mod converting;
 mod endurance;
 mod erc;
 mod explore;

@@ -150,5 +150,6 @@ fn name_of(event: &Event) -> Option<&'static str> {
         Event::Closed { .. } => "intervals",
         Event::Seen { .. } => "news received",
         Event::Moved { .. } => "homes moved",
+        Event::Converted { .. } => "pages put under sequential consistency",
     })
 }

@@ -13,6 +13,7 @@ use crate::program::{Address, Instruction, Program, Region, Register, Script};
 
 mod aurc;
 mod bulk;
+mod converting;
 mod homeless;
 mod mapped;
 mod one_sided;
@@ -25,6 +26,7 @@ mod threads;
 mod tracking;
 
 pub use aurc::early;
+pub use converting::converting;
 pub use mapped::mapped;
 pub use order::order;
 pub use ordered::ordered;

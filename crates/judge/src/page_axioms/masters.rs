@@ -10,7 +10,7 @@
 //! after it was sent, with a vector clock for each node that counts the changes of access of all nodes that
 //! are before its next record.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use hiroba_base::{Access, NodeId, PageId, PageRange};
 use hiroba_trace::Event;
@@ -49,6 +49,8 @@ struct Masters<'a> {
     links: FxHashMap<(NodeId, NodeId), VecDeque<Clock>>,
     /// By page, the nodes whose access to it has changed.
     pages: FxHashMap<PageId, Vec<(NodeId, Use)>>,
+    /// In runs under another protocol: the pages that each node has put under sequential consistency.
+    converted: Option<BTreeSet<(NodeId, PageId)>>,
 }
 
 /// Reports nodes that might touch a page while another might write it.
@@ -56,7 +58,8 @@ pub(super) fn judge(run: &Run, digest: &Digest<'_>, rules: &Rules<'_>, findings:
     let nodes = run.nodes.len();
     let (next, clocks) = (vec![0; nodes], vec![vec![0; nodes]; nodes]);
     let (links, pages) = (FxHashMap::default(), FxHashMap::default());
-    Masters { run, digest, rules, findings, next, clocks, links, pages }.read();
+    let converted = rules.axioms.contains(&Axiom::Visibility).then(BTreeSet::new);
+    Masters { run, digest, rules, findings, next, clocks, links, pages, converted }.read();
 }
 
 impl Masters<'_> {
@@ -94,6 +97,9 @@ impl Masters<'_> {
                         None => break,
                     }
                 }
+                Event::Converted { page } => {
+                    self.convert(node, *page);
+                }
                 Event::Access { granules, access } => self.change(node, *granules, *access),
                 _ => {}
             }
@@ -109,6 +115,9 @@ impl Masters<'_> {
     }
 
     fn change(&mut self, node: NodeId, granules: PageRange, access: Access) {
+        if self.converted.is_some() {
+            return self.change_converted(node, granules, access);
+        }
         let record = self.next[node.index()];
         let mut first = granules.first;
         for _ in 0..PAGES_AT_ONCE_MAX {
@@ -125,6 +134,35 @@ impl Masters<'_> {
                 granules.count
             )
         });
+    }
+
+    /// Handles that a node has given up its copy of a page under another protocol: until now its threads
+    /// might touch it.
+    fn convert(&mut self, node: NodeId, page: PageId) {
+        let Some(converted) = &mut self.converted else { return };
+        converted.insert((node, page));
+        let record = self.next[node.index()];
+        let clock = &mut self.clocks[node.index()];
+        clock[node.index()] += 1;
+        let until = clock[node.index()];
+        let given_up = Use { now: Access::None, record, read_until: until, written_until: until };
+        self.pages.entry(page).or_default().push((node, given_up));
+    }
+
+    /// Handles a change of access to pages of which some are converted.
+    fn change_converted(&mut self, node: NodeId, granules: PageRange, access: Access) {
+        let record = self.next[node.index()];
+        let range = (node, granules.first)..(node, granules.end());
+        let converted = self.converted.iter().flat_map(|converted| converted.range(range.clone()));
+        let pages: Vec<PageId> = converted.map(|(_, page)| *page).collect();
+        pages.into_iter().for_each(|page| self.change_page(node, record, page, access));
+    }
+
+    /// Returns a node that, as far as this one may know, has yet to give up a copy under another protocol.
+    fn has_not_converted(&self, page: PageId) -> Option<NodeId> {
+        self.converted.as_ref()?;
+        let has_told = |node: &NodeId| self.pages[&page].iter().any(|(user, _)| user == node);
+        self.run.ids().find(|node| !has_told(node) && !self.run.nodes[node.index()].cut_off)
     }
 
     fn change_page(&mut self, node: NodeId, record: usize, page: PageId, access: Access) {
@@ -153,6 +191,11 @@ impl Masters<'_> {
 
     /// Checks an access that a node gets: a writer excludes readers, and a reader excludes writers.
     fn compare(&mut self, place: Place, page: PageId, access: Access) {
+        if let Some(other) = self.has_not_converted(page) {
+            return self.convict(place, || {
+                format!("the program may touch {page} from here on, but node {other} has not given it up")
+            });
+        }
         let clock = &self.clocks[place.node.index()];
         let others = self.pages[&page].iter().filter(|(user, _)| *user != place.node);
         let conflict = others.into_iter().find_map(|(other, theirs)| {

@@ -99,6 +99,8 @@ const HLRC: &[Axiom] = &[
     Axiom::Visibility,
     Axiom::Versions,
     Axiom::Diffs,
+    // Of converted pages.
+    Axiom::OneWriter,
 ];
 
 /// Sequential consistency: nothing is told, so that no node need have seen anything.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, VersionVector};
 use hiroba_trace::{Activity, Event, MessageKind, Record, ThreadNumber};
 use hiroba_wire::Message;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::digest::{Applied, Digest, Timestamp, raise};
 use super::{Axiom, Breach, Findings, Place, Rules, told};
@@ -108,6 +108,8 @@ pub(super) struct Watcher<'a> {
     applied: FxHashMap<(PageId, NodeId), (IntervalSeq, u32)>,
     /// Where pages have moved to, as far as the node knows.
     moved: FxHashMap<PageId, NodeId>,
+    /// Pages that are under sequential consistency from now on. Intervals demand nothing of them.
+    converted: FxHashSet<PageId>,
     /// The grants of locks that threads handle: the sender, and its record. Meanwhile other threads may take
     /// locks that were here already.
     grants: FxHashMap<ThreadNumber, (NodeId, usize)>,
@@ -138,6 +140,7 @@ impl<'a> Watcher<'a> {
             received: FxHashMap::default(),
             applied: FxHashMap::default(),
             moved: FxHashMap::default(),
+            converted: FxHashSet::default(),
             grants: FxHashMap::default(),
             serving: FxHashMap::default(),
         }
@@ -208,6 +211,10 @@ impl<'a> Watcher<'a> {
                 }
             }
             Event::Moved { pages, to } => self.moved.extend(pages.iter().map(|page| (page, *to))),
+            Event::Converted { page } => {
+                self.converted.insert(*page);
+                self.lacking.remove(page);
+            }
             Event::Closed { seq, pages } => self.close(*seq, pages),
             Event::Holds { page, .. } | Event::Applied { page, .. }
                 if self.digest.is_under_another(*page) => {}
@@ -367,6 +374,9 @@ impl<'a> Watcher<'a> {
     }
 
     fn must_hold(&mut self, page: PageId, writer: NodeId, seq: IntervalSeq) {
+        if self.converted.contains(&page) {
+            return;
+        }
         let Some((home, granules)) = self.home_of(page) else { return };
         if self.holds.get(&page).is_some_and(|held| held.get(writer) >= seq) {
             return;

@@ -475,9 +475,10 @@ fn describe(name: &'static str, sync: Synchronisation) -> Call {
         | Synchronisation::Release(lock) => ([Some(lock.0), None], Some(lock.0)),
         Synchronisation::Wait(cond, lock) => ([Some(cond.0), Some(lock.0)], None),
         Synchronisation::Signal(cond) | Synchronisation::Broadcast(cond) => ([Some(cond.0), None], None),
-        Synchronisation::Collective(_) | Synchronisation::Publish(_) | Synchronisation::Inform(_) => {
-            ([None, None], None)
-        }
+        Synchronisation::Collective(_)
+        | Synchronisation::Publish(_)
+        | Synchronisation::Inform(_)
+        | Synchronisation::Convert(_) => ([None, None], None),
     };
     Call { name, arguments, lock, site: call_site::noted() }
 }

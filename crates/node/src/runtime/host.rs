@@ -402,6 +402,7 @@ impl Runtime {
                 core.engine.handle_done(Done::Atomic { page, outcome });
             }
             Effect::Retain { page } => core.holds.push_back((Instant::now() + self.hold(), page)),
+            Effect::CountConversion { .. } => _ = tallies.pages_converted.fetch_add(1, Relaxed),
             Effect::CountMove { .. } => _ = tallies.home_migrations.fetch_add(1, Relaxed),
             Effect::Wake { waiter, outcome } => self.threads.get(waiter).answer(Answer::Engine(outcome)),
             Effect::IntervalEnded { seq, timestamp, epoch } => {

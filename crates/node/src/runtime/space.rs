@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 
 use hiroba_base::{NodeId, PageId, PageRange, PageSize};
 use hiroba_memory::MemoryError;
-use hiroba_protocol::{FAULTING_FROM_GRANULES, Protocol, Synchronisation};
+use hiroba_protocol::{FAULTING_FROM_GRANULES, Outcome, Protocol, Synchronisation};
 use hiroba_wire::{Collective, Placement};
 use thiserror::Error;
 
@@ -192,6 +192,25 @@ impl Runtime {
         self.tell(|core| core.engine.order_fetches());
         for node in NodeId::all(self.job.nodes).filter(|node| *node != self.me) {
             self.synchronise("hiroba_order_fetches", TimeClass::Other, Synchronisation::Inform(node));
+        }
+    }
+
+    /// Returns true if pages of long blocks can be put under sequential consistency.
+    pub fn converts_pages(&self) -> bool {
+        self.job.converts_pages
+    }
+
+    /// Puts the page at an address under sequential consistency on all nodes, permanently, if it is not yet.
+    pub fn convert_page(&self, address: usize) {
+        // An address outside the region maps to a granule that is never allocated.
+        let granule = self.memory.page_of(address).unwrap_or(PageId(self.memory.granules()));
+        let outcome =
+            self.synchronise("an atomic instruction", TimeClass::Other, Synchronisation::Convert(granule));
+        if outcome == Outcome::Refused {
+            self.fatal(&format!(
+                "expected a protocol that gives up the page at 0x{address:x} for an atomic instruction, got {}; use --protocol sc",
+                self.job.protocol.name()
+            ));
         }
     }
 

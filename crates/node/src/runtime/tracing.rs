@@ -351,6 +351,7 @@ impl Runtime {
                 (self.me(), Event::Applied { page, writer, seq, bytes })
             }
             Fact::Moved { pages, to } => (self.me(), Event::Moved { pages, to }),
+            Fact::Converted { page } => (self.me(), Event::Converted { page }),
             Fact::Closed { seq, pages } => (self.me(), Event::Closed { seq, pages }),
             Fact::Seen { grown } => (self.me(), Event::Seen { grown }),
         };
@@ -423,6 +424,7 @@ pub(crate) fn activity_of(sync: Synchronisation) -> Activity {
         Synchronisation::Collective(Collective::Barrier) => Activity::Barrier,
         Synchronisation::Collective(_) => Activity::Collective,
         Synchronisation::Publish(node) | Synchronisation::Inform(node) => Activity::Publish(node),
+        Synchronisation::Convert(_) => Activity::Other,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The assignment of pages to the protocols that keep them coherent.
 
-use hiroba_base::{Access, NodeId, PageId, PageRange};
+use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet};
 
 use crate::aurc::mapped::{Mapped, MappingRule};
 use crate::coherence::{Coherence, Site};
@@ -23,6 +23,9 @@ pub(super) struct Protocols {
     pub(super) home_policy: HomePolicy,
     /// Regions, and parts of them, under other protocols than the first, by ascending first granule.
     pub(super) regions: Vec<(PageRange, usize)>,
+    /// Pages that other protocols have given up to sequential consistency, and its index.
+    converted: PageSet,
+    sequential: Option<usize>,
 }
 
 /// The protocol or mapping that keeps pages coherent, other than the job's first protocol.
@@ -44,10 +47,37 @@ impl Protocols {
             reached: Vec::new(),
             home_policy: HomePolicy::Fixed,
             regions: Vec::new(),
+            converted: PageSet::new(),
+            sequential: None,
         }
     }
 
+    /// Returns true if another protocol has given the page up.
+    pub(super) fn is_converted(&self, page: PageId) -> bool {
+        self.converted.contains(page)
+    }
+
+    /// Assigns a page that its protocol has given up to sequential consistency.
+    pub(super) fn convert(&mut self, site: &mut Site, page: PageId) {
+        let giver = self.of(page).as_giver();
+        giver.expect("a protocol that gives up a page can do so").forget(page);
+        self.sequential = Some(self.index_for(Keeper::Protocol(Protocol::Sc)));
+        let is_new = self.converted.insert(page);
+        assert!(is_new, "{page}: a page changes its protocol once");
+        self.of(page).take_over(site, page);
+    }
+
     pub(super) fn index_of(&self, page: PageId) -> usize {
+        if let Some(index) = self.sequential
+            && self.is_converted(page)
+        {
+            return index;
+        }
+        self.index_of_region(page)
+    }
+
+    /// Returns the index of the protocol that the page's region was declared under.
+    pub(super) fn index_of_region(&self, page: PageId) -> usize {
         let next = self.regions.partition_point(|(region, _)| region.first <= page);
         let before = next.checked_sub(1).map(|index| self.regions[index]);
         before.filter(|(region, _)| region.contains(page)).map_or(0, |(_, index)| index)

@@ -107,6 +107,9 @@ impl Consistency {
         match subject {
             Subject { page, is_known: true, .. } => {
                 self.site.out.note_touched(PageRange::single(page));
+                if self.handle_conversion(from, message)? {
+                    return Ok(());
+                }
                 self.protocols.of(page).handle_message(&mut self.site, from, message)
             }
             Subject { is_for_home: true, .. } => {

@@ -87,12 +87,12 @@ impl Consistency {
     }
 
     /// Returns true if this node has seen intervals that it has not reported to `to`.
-    fn has_news_for(&self, to: NodeId) -> bool {
+    pub(super) fn has_news_for(&self, to: NodeId) -> bool {
         self.told.get(&to) != Some(&self.site.timestamp)
     }
 
     /// Reports to a node what was not reported before. `waiter` is the thread that requested it, if one did.
-    fn inform(&mut self, to: NodeId, waiter: Option<Waiter>) {
+    pub(super) fn inform(&mut self, to: NodeId, waiter: Option<Waiter>) {
         let told = self.told.get(&to).cloned();
         self.publish(to, &told.unwrap_or(VectorTimestamp::new(self.site.limits.nodes)), waiter);
     }
@@ -136,6 +136,7 @@ impl Consistency {
             AfterRelease::Operate(operation) => {
                 self.protocols.of(operation.page).operate_after_release(&mut self.site, operation);
             }
+            AfterRelease::Convert(page) => self.convert_after_release(page),
             AfterRelease::Continue(page) => self.protocols.of(page).go_on_after_release(&mut self.site, page),
         }
     }

@@ -1,9 +1,9 @@
-//! Exclusive operations: what stubs call before and after an atomic instruction.
+//! What stubs call for an atomic instruction on a long block, and for a fence.
 //!
 //! The calling code is in the middle of a function of the program and expects that an instruction changes
 //! nothing but its operands. So all registers are kept, the vector registers with `xsave`.
 
-use super::{order, spins};
+use super::{READY, order, spins};
 use crate::control::ATOMICS;
 use crate::face;
 use crate::heap;
@@ -75,6 +75,12 @@ macro_rules! preserving_all {
 }
 
 preserving_all! {
+    /// Has the page of the operand of an atomic instruction, whose address `rcx` contains, put under
+    /// sequential consistency. Begins a fence if that is 0.
+    prepare, prepare_operation
+}
+
+preserving_all! {
     /// Begins an exclusive operation of the calling thread. `rcx` contains the address of its operand.
     begin, begin_operation
 }
@@ -90,6 +96,22 @@ pub(super) fn fence() {
     unsafe { begin_operation(0) };
     // SAFETY: as above.
     unsafe { end_operation() };
+}
+
+/// The length of a granule of the shared memory.
+const GRANULE_BYTES: usize = 4096;
+
+unsafe extern "C" fn prepare_operation(operand: usize) {
+    if operand == 0 {
+        // SAFETY: the stub of a fence ends it.
+        return unsafe { begin_operation(0) };
+    }
+    let errno = heap::errno();
+    order::order_everywhere();
+    privately(|| face::hiroba_convert_page(operand));
+    let granule = operand & !(GRANULE_BYTES - 1);
+    READY.note(granule as u64..(granule + GRANULE_BYTES) as u64);
+    heap::set_errno(errno);
 }
 
 /// `operand` is the address that the instruction operates on, 0 for a fence.

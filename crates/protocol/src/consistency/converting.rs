@@ -1,0 +1,292 @@
+//! Pages that a protocol gives up to sequential consistency, because threads operate on them with atomic
+//! instructions ([`Synchronisation::Convert`](crate::Synchronisation::Convert)).
+//!
+//! Under release consistency several nodes may change copies of one word at the same time, and one change is
+//! lost. An instruction that reads and writes a word atomically needs the only copy, and so do plain stores to
+//! the same word meanwhile. A page on which such an instruction operates is therefore *converted*: from then
+//! on [`sc`](crate::sc) keeps it coherent.
+//! ```text
+//!   any node ──ConversionRequest──▶ home ──Convert──▶ all others ──[Diffs, Publish,] Converted──▶ home
+//! ```
+//! 1. The home tells all other nodes. Further requests for the same page change nothing.
+//! 2. A node that is told waits until the page is *at rest*: until no fetch of it, and no operation at the
+//!    home, is under way. Meanwhile the home serves such requests as usual. Then the node takes its threads'
+//!    access away, ends the interval, which sends their stores to the home, informs the home of all that it
+//!    has seen, and reports that the page is given up. From then on the page is absent there, under sequential
+//!    consistency.
+//! 3. When all have reported, the home has all diffs, on links that are in order, and no copy is left. It
+//!    takes its own threads' access away, ends the interval, and becomes the page's owner and manager.
+//!
+//! | node | before | told (others), or all have reported (home) | after its release |
+//! |---|---|---|---|
+//! | another | copy | *resting*: faults and operations wait | absent under `sc` |
+//! | home | home; requests under `sc` wait | *resting*: the same | owner under `sc` |
+//!
+//! Why this is correct. No node touches the page under `sc` before all have given it up under the other
+//! protocol, because each touch needs an answer of the home. Every store before is in the home's frame, or
+//! was the home's own. Whoever gets the page from its owner is informed first (`sc/order.rs`), also of what
+//! the nodes had seen when they gave it up. Notices of earlier intervals may still name the page; they
+//! demand nothing of it any more, because no copy from before is left.
+//!
+//! A page never returns. A thread that waits for a conversion goes on as soon as its own node has given the
+//! page up: its access waits for the home.
+//!
+//! Bounds: an entry for each page that changes, with one waiter, access or operation for each thread, and at
+//! the home one request of each other node.
+
+use std::collections::BTreeMap;
+
+use hiroba_base::{Access, NodeId, PageId};
+use hiroba_wire::Message;
+
+use super::Consistency;
+use crate::coherence::{AfterRelease, WordOperation};
+use crate::{Effect, Expected, Fact, HomePolicy, Misuse, Outcome, ProtocolError, Waiter, unexpected};
+
+/// The pages that are changing their protocol.
+pub(super) type Conversions = BTreeMap<PageId, Conversion>;
+
+/// A page that is changing its protocol.
+#[derive(Debug)]
+pub(super) struct Conversion {
+    step: Step,
+    /// Threads that wait for the change.
+    waiters: Vec<Waiter>,
+    /// Accesses and operations of threads that came while the page was resting.
+    faults: Vec<(Access, Option<Waiter>)>,
+    operations: Vec<WordOperation>,
+    /// Home: requests of nodes that have given up the page.
+    requests: Vec<(NodeId, Vec<u8>)>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// The home was asked.
+    Asked,
+    /// Home: these nodes have yet to give the page up.
+    Telling(Vec<NodeId>),
+    /// The page loses its access when it is at rest.
+    Resting,
+    /// A release sends what was written.
+    Releasing,
+}
+
+impl Step {
+    /// Returns true if threads must not touch the page any more under its former protocol.
+    fn is_closed(&self) -> bool {
+        matches!(self, Step::Resting | Step::Releasing)
+    }
+}
+
+impl Conversion {
+    fn new(step: Step) -> Conversion {
+        let (waiters, faults, operations, requests) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Conversion { step, waiters, faults, operations, requests }
+    }
+}
+
+/// Requests of this node's threads.
+impl Consistency {
+    /// Begins the conversion of the page that contains a granule, unless it is under sequential consistency.
+    pub(super) fn convert(&mut self, granule: PageId, waiter: Waiter) {
+        let Some(located) = self.site.homes.locate(granule) else {
+            let refused = Outcome::Misuse(Misuse::NotAllocated(granule));
+            return self.site.out.wake(waiter, refused);
+        };
+        let page = located.page;
+        if self.protocols.is_converted(page) {
+            return self.site.out.wake(waiter, Outcome::Done);
+        }
+        if !self.may_convert(page) {
+            return self.site.out.wake(waiter, Outcome::Refused);
+        }
+        if !self.conversions.contains_key(&page) {
+            self.conversions.insert(page, Conversion::new(Step::Asked));
+            self.site.out.send(located.home, &Message::ConversionRequest { page });
+        }
+        let conversion = self.conversions.get_mut(&page).expect("it has begun");
+        conversion.waiters.push(waiter);
+    }
+
+    /// Returns true if the page's protocol can give it up, and its home stays.
+    fn may_convert(&mut self, page: PageId) -> bool {
+        let stays =
+            self.protocols.home_policy == HomePolicy::Fixed && !self.site.homes.is_by_first_touch(page);
+        stays && self.protocols.of(page).as_giver().is_some()
+    }
+
+    /// Keeps a thread's access to a page that is resting. Returns true if it does.
+    pub(super) fn waits_for_conversion(
+        &mut self,
+        page: PageId,
+        wanted: Access,
+        waiter: Option<Waiter>,
+    ) -> bool {
+        let closed = self.conversions.get_mut(&page).filter(|conversion| conversion.step.is_closed());
+        let waits = closed.is_some();
+        closed.into_iter().for_each(|conversion| conversion.faults.push((wanted, waiter)));
+        waits
+    }
+
+    /// Does the same with an operation on an atomic word.
+    pub(super) fn operates_after_conversion(&mut self, operation: WordOperation) -> bool {
+        let of_page = self.conversions.get_mut(&operation.page);
+        let closed = of_page.filter(|conversion| conversion.step.is_closed());
+        let waits = closed.is_some();
+        closed.into_iter().for_each(|conversion| conversion.operations.push(operation));
+        waits
+    }
+
+    /// Returns true if the page is changing its protocol.
+    pub(super) fn is_converting(&self, page: PageId) -> bool {
+        self.conversions.contains_key(&page)
+    }
+}
+
+/// Messages.
+impl Consistency {
+    /// Handles a message about a page's conversion, or one that must wait for it. Returns false if it is
+    /// neither.
+    pub(super) fn handle_conversion(
+        &mut self,
+        from: NodeId,
+        message: &Message<'_>,
+    ) -> Result<bool, ProtocolError> {
+        match message {
+            Message::ConversionRequest { page } => self.tell_to_convert(*page)?,
+            Message::Convert { page } => self.begin_conversion(from, *page)?,
+            Message::Converted { page } => self.note_given_up(from, *page)?,
+            Message::CopyRequest { page, .. } | Message::OwnershipRequest { page } => {
+                return self.keep_request(from, *page, message);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// The home has been asked: it tells all others, once.
+    fn tell_to_convert(&mut self, page: PageId) -> Result<(), ProtocolError> {
+        let me = self.site.me;
+        let located = self.site.locate(page);
+        if located.page != page
+            || located.home != me
+            || !self.protocols.is_converted(page) && !self.may_convert(page)
+        {
+            return Err(unexpected(Expected::RequestToHome, format!("a request to convert {page}")));
+        }
+        let conversion = self.conversions.get(&page);
+        let is_new = conversion.is_none_or(|conversion| conversion.step == Step::Asked);
+        if self.protocols.is_converted(page) || !is_new {
+            return Ok(());
+        }
+        let others: Vec<NodeId> = NodeId::all(self.site.limits.nodes).filter(|node| *node != me).collect();
+        for node in &others {
+            self.site.out.send(*node, &Message::Convert { page });
+        }
+        let step = if others.is_empty() { Step::Resting } else { Step::Telling(others) };
+        self.conversions.entry(page).or_insert_with(|| Conversion::new(Step::Asked)).step = step;
+        Ok(())
+    }
+
+    /// The home wants this node to give the page up.
+    fn begin_conversion(&mut self, from: NodeId, page: PageId) -> Result<(), ProtocolError> {
+        let located = self.site.locate(page);
+        let is_homes = located.page == page && located.home == from && from != self.site.me;
+        let conversion = self.conversions.get(&page);
+        let is_first = conversion.is_none_or(|conversion| conversion.step == Step::Asked);
+        if !is_homes || !is_first || self.protocols.is_converted(page) || !self.may_convert(page) {
+            return Err(unexpected(Expected::ConversionByHome, format!("node {from}'s to convert {page}")));
+        }
+        self.conversions.entry(page).or_insert_with(|| Conversion::new(Step::Asked)).step = Step::Resting;
+        Ok(())
+    }
+
+    /// Another node has given the page up.
+    fn note_given_up(&mut self, from: NodeId, page: PageId) -> Result<(), ProtocolError> {
+        let conversion = self.conversions.get_mut(&page);
+        let Some(Conversion { step: Step::Telling(others), .. }) = conversion else {
+            return Err(unexpected(Expected::ReportOfConversion, format!("node {from}'s of {page}")));
+        };
+        let Some(place) = others.iter().position(|node| *node == from) else {
+            return Err(unexpected(
+                Expected::ReportOfConversion,
+                format!("another of node {from} of {page}"),
+            ));
+        };
+        others.swap_remove(place);
+        if others.is_empty() {
+            self.conversions.get_mut(&page).expect("it is under way").step = Step::Resting;
+        }
+        Ok(())
+    }
+
+    /// Keeps a request of a node that has given the page up, until this node, the home, has done so, too.
+    fn keep_request(
+        &mut self,
+        from: NodeId,
+        page: PageId,
+        message: &Message<'_>,
+    ) -> Result<bool, ProtocolError> {
+        let Some(conversion) = self.conversions.get_mut(&page) else { return Ok(false) };
+        if conversion.requests.iter().any(|(node, _)| *node == from) {
+            return Err(unexpected(Expected::OneRequestOfEachNode, format!("two of node {from} for {page}")));
+        }
+        conversion.requests.push((from, message.encode()));
+        Ok(true)
+    }
+}
+
+/// Steps that wait for the page to be at rest, and for a release.
+impl Consistency {
+    /// Takes the access to resting pages away that are at rest by now. Not before the effects of the last event
+    /// are carried out: a page that has come may have yet to be merged.
+    pub(super) fn advance_conversions(&mut self) {
+        if self.conversions.is_empty() || !self.site.out.is_polled() {
+            return;
+        }
+        let Consistency { site, protocols, conversions, .. } = self;
+        for (page, conversion) in conversions.iter_mut().filter(|(_, of)| of.step == Step::Resting) {
+            let giver = protocols.of(*page).as_giver().expect("only pages that can be given up are resting");
+            if giver.is_at_rest(site, *page) {
+                giver.let_go(site, *page);
+                conversion.step = Step::Releasing;
+                site.release_for(AfterRelease::Convert(*page));
+            }
+        }
+        self.end_event();
+        self.deliver_loopback();
+    }
+
+    /// Changes the page's protocol after the release, unless something about it has begun meanwhile: pages may
+    /// be fetched that no thread has touched.
+    pub(super) fn convert_after_release(&mut self, page: PageId) {
+        let Consistency { site, protocols, conversions, .. } = self;
+        let giver = protocols.of(page).as_giver().expect("only pages that can be given up are resting");
+        if !giver.is_at_rest(site, page) {
+            conversions.get_mut(&page).expect("it is under way").step = Step::Resting;
+            return;
+        }
+        protocols.convert(site, page);
+        site.tell(|| Some(Fact::Converted { page }));
+        let conversion = conversions.remove(&page).expect("it is under way");
+        let home = self.site.locate(page).home;
+        if home == self.site.me {
+            self.site.out.push(Effect::CountConversion { page });
+        } else {
+            if self.has_news_for(home) {
+                self.inform(home, None);
+            }
+            self.site.out.send(home, &Message::Converted { page });
+        }
+        let Consistency { site, protocols, .. } = self;
+        site.out.keep(conversion.requests);
+        conversion.waiters.into_iter().for_each(|waiter| site.out.wake(waiter, Outcome::Done));
+        let located = site.locate(page);
+        for (wanted, waiter) in conversion.faults {
+            protocols.of(page).fault(site, located, wanted, waiter);
+        }
+        for operation in conversion.operations {
+            protocols.of(page).operate(site, operation);
+        }
+    }
+}
