@@ -461,30 +461,29 @@ void owned_lock() {
     verdict("owned lock", owner == 0 && sums[0] == threads * rounds && sums[900] == threads * rounds);
 }
 
-// One thread stores plainly to a counter that the others count up. What it stores is beyond all counts, so
-// nobody may see the counter go back.
-void stores_to_counter() {
+// One thread stores plainly to a word that the others exchange. Each value that it stores goes to one of
+// them, because it waits until the value is gone.
+void stores_among_exchanges() {
     Block block;
-    const int rounds = rounds_or(1000);
-    const int step = 10000;
-    auto &counter = block.at<std::atomic<int>>(8);
-    std::atomic<int> back{0};
+    const int rounds = rounds_or(100);
+    auto &word = block.at<std::atomic<std::uint64_t>>(8);
+    std::atomic<int> stored{0}, received{0};
     on_threads(threads, [&](int me) {
-        int last = -1;
-        for (int i = 1; i <= rounds; i++) {
-            if (me == 0) {
-                counter.store(i * step, std::memory_order_relaxed);
-                if (i % 50 == 0)
+        const std::uint64_t mark = 1ull << 63, mixed = 0x1d3779b97f4a7c15;
+        if (me == 0) {
+            for (int i = 1; i <= rounds; i++) {
+                const std::uint64_t value = mark | i * mixed;
+                word.store(value, std::memory_order_relaxed);
+                while (word.load(std::memory_order_relaxed) == value)
                     std::this_thread::yield();
-                continue;
+                stored = i;
             }
-            const int seen = counter.fetch_add(1);
-            back += seen <= last;
-            last = seen;
+            return;
         }
+        for (std::uint64_t i = 1; stored < rounds; i++)
+            received += (word.exchange((i * mixed + me) & ~mark) & mark) != 0;
     });
-    const int left = counter;
-    verdict("stores to a counter", back == 0 && left >= rounds * step && left < (rounds + 1) * step);
+    verdict("stores among exchanges", received == rounds);
 }
 
 // Plain bytes beside an atomic byte of the same word, and plain words of the same page.
@@ -576,7 +575,7 @@ int main(int count, char **arguments) {
     if (asks("owned"))
         owned_lock();
     if (asks("stores"))
-        stores_to_counter();
+        stores_among_exchanges();
     if (asks("bytes"))
         bytes_beside();
     if (asks("again"))

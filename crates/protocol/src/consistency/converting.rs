@@ -100,11 +100,10 @@ impl Consistency {
         if !self.may_convert(page) {
             return self.site.out.wake(waiter, Outcome::Refused);
         }
-        if !self.conversions.contains_key(&page) {
-            self.conversions.insert(page, Conversion::new(Step::Asked));
+        let conversion = self.conversions.entry(page).or_insert_with(|| {
             self.site.out.send(located.home, &Message::ConversionRequest { page });
-        }
-        let conversion = self.conversions.get_mut(&page).expect("it has begun");
+            Conversion::new(Step::Asked)
+        });
         conversion.waiters.push(waiter);
     }
 
