@@ -60,13 +60,13 @@ fn stubs_change_no_flag_before_the_instruction() {
         let is_programs = |it: &Instruction| it.has_lock_prefix() || it.mnemonic() == Mnemonic::Mfence;
         assert_eq!(all.iter().filter(|it| is_programs(it)).count(), if ready.is_some() { 4 } else { 6 });
         for instruction in &all {
-            assert!(!instruction.is_invalid(), "{instruction}");
-            assert!(is_programs(instruction) || instruction.rflags_modified() == 0, "{instruction}");
+            assert!(!instruction.is_invalid(), "{instruction:?}");
+            assert!(is_programs(instruction) || instruction.rflags_modified() == 0, "{instruction:?}");
             let target = instruction.near_branch_target();
             let is_inside = (head..head + plan.stubs.len() as u64).contains(&target);
             assert!(
                 !is_inside || all.iter().any(|it| it.ip() == target),
-                "{instruction} leads to the middle"
+                "{instruction:?} leads to the middle"
             );
         }
     }
