@@ -21,7 +21,6 @@ use hiroba_paging::{Needs, Streams};
 use hiroba_wire::Message;
 
 use crate::runtime::Runtime;
-use crate::runtime::service::ABOVE_PROGRAM;
 use crate::time_class::TimeClass;
 
 /// Pages that were brought ahead and are unused take at most this part of the budget.
@@ -173,7 +172,7 @@ impl Runtime {
     /// Does the paging thread's work. Returns when the node has left the job.
     pub(super) fn page(&self, pager: &Pager) {
         if self.faults.as_ref().is_some_and(|faults| faults.events().is_some()) {
-            self.service().take_priority(ABOVE_PROGRAM);
+            self.service().run_before_program();
         }
         loop {
             let Work { to_save, to_bring, is_memory_full, .. } = pager.take();

@@ -60,7 +60,7 @@ const ABOVE_PAGING: c_int = 2;
 /// The paging thread's priority where the service thread brings in what the program faults on. If it had
 /// none, it would get the processor only while the program computes, and would come to pages ahead of a
 /// stream when the service thread has long brought them in.
-pub(crate) const ABOVE_PROGRAM: c_int = 1;
+const ABOVE_PROGRAM: c_int = 1;
 
 /// State that program threads and the service thread share.
 #[derive(Debug)]
@@ -167,9 +167,12 @@ impl Service {
         }
     }
 
-    /// Gives the calling thread priority over ordinary threads, if it should have that. Returns true if it
-    /// was given.
-    pub(crate) fn take_priority(&self, priority: c_int) -> bool {
+    /// Gives the calling thread, which pages, priority over ordinary threads, if the service thread has it.
+    pub(crate) fn run_before_program(&self) {
+        self.take_priority(ABOVE_PROGRAM);
+    }
+
+    fn take_priority(&self, priority: c_int) -> bool {
         self.runs_first && run_first(priority)
     }
 
