@@ -162,18 +162,14 @@ impl Service {
     /// Sets the service thread up. Called by it as it begins.
     fn introduce(&self) {
         let _ = self.thread.set(rustix::thread::gettid());
-        if !self.take_priority(ABOVE_PAGING) {
+        if !(self.runs_first && may_run_first()) {
             ask_for_short_slices();
         }
     }
 
     /// Gives the calling thread, which pages, priority over ordinary threads, if the service thread has it.
     pub(crate) fn run_before_program(&self) {
-        self.take_priority(ABOVE_PROGRAM);
-    }
-
-    fn take_priority(&self, priority: c_int) -> bool {
-        self.runs_first && run_first(priority)
+        let _ = self.runs_first && run_first(ABOVE_PROGRAM);
     }
 
     /// Sleeps until the launcher has closed the job.
@@ -198,7 +194,8 @@ impl Service {
 ///
 /// The change is permanent.
 pub fn may_run_first() -> bool {
-    run_first(ABOVE_PAGING)
+    // The permission may be for the lowest priority only. Then the paging thread has the same.
+    run_first(ABOVE_PAGING) || run_first(ABOVE_PROGRAM)
 }
 
 fn run_first(sched_priority: c_int) -> bool {
