@@ -133,7 +133,7 @@ pub(crate) const RANDOM: Monitor = Monitor(u32::MAX - 4);
 /// Condition variables of the starters, one for each node.
 const STARTERS: u32 = u32::MAX - 4 - NODES_MAX as u32;
 
-/// Orders atomic instructions on long blocks, and fences.
+/// Orders fences, and atomic instructions on long blocks whose pages stay under release consistency.
 pub(crate) const ATOMICS: Monitor = Monitor(STARTERS - 1);
 /// Monitors of the buckets of futexes.
 const FUTEXES: u32 = ATOMICS.0 - BUCKETS as u32;

@@ -2,5 +2,6 @@
 //! -p hiroba-protocol --test all bulk::` runs one file of it.
 
 mod bulk;
+mod converting;
 mod regions;
 mod strangers;

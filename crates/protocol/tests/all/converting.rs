@@ -1,0 +1,136 @@
+//! Messages about pages that are put under sequential consistency: each in its place, and no others.
+
+use hiroba_base::{Access, NodeId, PageId, PageRange, PageSize};
+use hiroba_protocol::{
+    Consistency, Effect, Engine, HomePolicy, Outcome, Protocol, Synchronisation, Waiter, WriteTracking,
+};
+use hiroba_wire::{Limits, Message, Placement};
+
+const HOME: NodeId = NodeId(0);
+const FIRST: NodeId = NodeId(1);
+const SECOND: NodeId = NodeId(2);
+const PAGE: PageId = PageId(8);
+const THREAD: Waiter = Waiter(0);
+
+fn engine_under(protocol: Protocol, me: NodeId, tracking: WriteTracking) -> Consistency {
+    let limits = Limits { nodes: 3, region_granules: 64, granule_bytes: 4096 };
+    let mut engine = Consistency::under(protocol, me, limits, tracking, []);
+    engine.add_region(PageRange { first: PAGE, count: 4 }, PageSize::KIB_4, Placement::On(HOME));
+    engine
+}
+
+fn engine(me: NodeId) -> Consistency {
+    engine_under(Protocol::Hlrc, me, WriteTracking::Fault)
+}
+
+fn effects(engine: &mut Consistency) -> Vec<Effect> {
+    std::iter::from_fn(|| engine.poll_effect()).collect()
+}
+
+/// Returns the messages that the engine sends now, by receiver.
+fn sent(engine: &mut Consistency) -> Vec<(NodeId, Vec<u8>)> {
+    let sent = |effect| if let Effect::Send { to, message } = effect { Some((to, message)) } else { None };
+    effects(engine).into_iter().filter_map(sent).collect()
+}
+
+fn must_refuse(engine: &mut Consistency, from: NodeId, message: &Message<'_>, expected: &str) {
+    let error = engine.handle_message(from, message).expect_err("it has no place");
+    assert!(error.to_string().contains(expected), "{error}");
+}
+
+/// A home that is told by all others that they have given the page up becomes its owner.
+#[test]
+fn a_home_converts_a_page_once_and_waits_for_every_node() {
+    let mut home = engine(HOME);
+    let request = Message::ConversionRequest { page: PAGE };
+    let convert = Message::Convert { page: PAGE }.encode();
+    home.handle_message(FIRST, &request).unwrap();
+    assert_eq!(sent(&mut home), [(FIRST, convert.clone()), (SECOND, convert)]);
+    home.handle_message(SECOND, &request).unwrap();
+    assert_eq!(sent(&mut home), [], "it is under way");
+    let converted = Message::Converted { page: PAGE };
+    home.handle_message(FIRST, &converted).unwrap();
+    must_refuse(&mut home, FIRST, &converted, "one report of each node");
+    // A request under the new protocol waits, but only one of each node.
+    home.handle_message(FIRST, &Message::OwnershipRequest { page: PAGE }).unwrap();
+    must_refuse(&mut home, FIRST, &Message::OwnershipRequest { page: PAGE }, "one request at a time");
+    assert_eq!(sent(&mut home), []);
+    home.handle_message(SECOND, &converted).unwrap();
+    let ownership = Message::Ownership { page: PAGE, copyset: vec![], turns: vec![] }.encode();
+    assert_eq!(sent(&mut home), [(FIRST, ownership)]);
+    home.handle_message(SECOND, &request).unwrap();
+    assert_eq!(sent(&mut home), [], "it is done");
+    must_refuse(&mut home, SECOND, &converted, "one report of each node");
+}
+
+#[test]
+fn a_copy_is_given_up_once_for_its_home() {
+    let mut node = engine(FIRST);
+    let convert = Message::Convert { page: PAGE };
+    must_refuse(&mut node, SECOND, &convert, "an order of its home");
+    must_refuse(&mut node, HOME, &Message::ConversionRequest { page: PAGE }, "requests to the page's home");
+    must_refuse(&mut node, HOME, &Message::Converted { page: PAGE }, "one report of each node");
+    node.handle_message(HOME, &convert).unwrap();
+    assert_eq!(sent(&mut node), [(HOME, Message::Converted { page: PAGE }.encode())]);
+    must_refuse(&mut node, HOME, &convert, "an order of its home");
+    // From now on the page is asked for as under sequential consistency.
+    node.handle_fault(PAGE, Access::Read, Some(THREAD));
+    assert_eq!(sent(&mut node), [(HOME, Message::CopyRequest { page: PAGE, requester: FIRST }.encode())]);
+}
+
+/// A fetch is under way: the copy comes, serves its thread, and is given up.
+#[test]
+fn a_page_that_is_being_fetched_is_given_up_when_it_has_come() {
+    let mut node = engine(FIRST);
+    node.handle_fault(PAGE, Access::Read, Some(THREAD));
+    effects(&mut node);
+    node.handle_message(HOME, &Message::Convert { page: PAGE }).unwrap();
+    assert_eq!(sent(&mut node), []);
+    node.handle_fault(PAGE, Access::Write, Some(Waiter(1)));
+    assert_eq!(effects(&mut node), [], "an access waits for the new protocol");
+    let copies = vec![hiroba_wire::PageCopy { page: PAGE, version: Default::default(), is_zero: true }];
+    node.handle_message(HOME, &Message::PagesReply { copies, content: &[] }).unwrap();
+    let effects = effects(&mut node);
+    let woken = effects.iter().position(|effect| matches!(effect, Effect::Wake { waiter: THREAD, .. }));
+    let reports = Message::Converted { page: PAGE }.encode();
+    let report =
+        effects.iter().position(|effect| *effect == Effect::Send { to: HOME, message: reports.clone() });
+    assert!(woken.is_some() && woken < report, "{effects:?}");
+    let wants = Message::OwnershipRequest { page: PAGE }.encode();
+    assert_eq!(effects.last(), Some(&Effect::Send { to: HOME, message: wants }));
+}
+
+/// Where stores are noted instead of having them fault, no copies are given.
+#[test]
+fn a_page_whose_stores_cannot_fault_has_no_copies() {
+    let mut node = engine_under(Protocol::Hlrc, FIRST, WriteTracking::Async);
+    assert!(node.notes_stores(PAGE));
+    node.handle_message(HOME, &Message::Convert { page: PAGE }).unwrap();
+    while let Some(effect) = node.poll_effect() {
+        if effect == Effect::CollectWritten {
+            node.handle_done(hiroba_protocol::Done::Written { granules: Default::default() });
+        }
+    }
+    assert!(!node.notes_stores(PAGE), "its content is no twin");
+    node.handle_fault(PAGE, Access::Read, Some(THREAD));
+    assert_eq!(sent(&mut node), [(HOME, Message::OwnershipRequest { page: PAGE }.encode())]);
+    let request = Message::CopyRequest { page: PAGE, requester: SECOND };
+    must_refuse(&mut node, SECOND, &request, "a request for the page itself");
+}
+
+#[test]
+fn pages_that_cannot_be_given_up_stay() {
+    let outcomes = |mut engine: Consistency, page| {
+        engine.handle_sync(Synchronisation::Convert(page), THREAD);
+        let woken = |effect| if let Effect::Wake { outcome, .. } = effect { Some(outcome) } else { None };
+        effects(&mut engine).into_iter().find_map(woken)
+    };
+    for protocol in Protocol::ALL.into_iter().filter(|protocol| !protocol.converts_pages()) {
+        let engine = engine_under(protocol, FIRST, WriteTracking::Fault);
+        assert_eq!(outcomes(engine, PAGE), Some(Outcome::Refused), "{}", protocol.name());
+    }
+    let moving = engine(FIRST).moving_homes(HomePolicy::Modification);
+    assert_eq!(outcomes(moving, PAGE), Some(Outcome::Refused), "its home may move");
+    assert!(matches!(outcomes(engine(FIRST), PageId(0)), Some(Outcome::Misuse(_))), "it is not allocated");
+    assert_eq!(outcomes(engine(FIRST), PAGE), None, "its home was asked");
+}
