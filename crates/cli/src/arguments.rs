@@ -389,7 +389,7 @@ struct TrackingArguments {
     write_tracking: Option<String>,
     /// Report bytes that two nodes wrote, or that one wrote and one read, without synchronisation, with the
     /// lines of the program (build it with -g). Every byte stored is seen; of loads, only a node's first
-    /// access to a page after a synchronisation
+    /// access to a page after a synchronisation. With --pthread, blocks of 128 KiB and more are searched
     #[arg(long)]
     races: bool,
 }
@@ -642,12 +642,15 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     }
     // Their atomic variables and flags may order data in pages of this protocol. That needs stores that
     // fault: none may slip into an interval while it is closed (`protocol/src/hlrc/ordered.rs`).
-    let orders_fetches = given.pthread && !openmp && protocol == Protocol::Hlrc && nodes_max > 1;
+    // A search for races takes such uses of plain stores for races.
+    let races = given.tracking.races;
+    let orders_fetches = given.pthread && !openmp && protocol == Protocol::Hlrc && nodes_max > 1 && !races;
     let write_tracking =
         given.tracking.write_tracking.as_deref().or_else(|| orders_fetches.then_some("fault"));
-    if pthread && given.tracking.races {
+    if openmp && given.tracking.races {
         return Err(Failure::new(
-            "--races searches memory under home-based release consistency, and most memory of an executable that was not built for Hiroba is under sequential consistency; leave it out, or build the program for Hiroba",
+            "--races does not know how the threads of an OpenMP executable synchronise; leave it out, or build \
+             the program for Hiroba",
         ));
     }
     if !protocol.finds_races() && given.tracking.races {

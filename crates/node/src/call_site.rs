@@ -37,6 +37,28 @@ pub(crate) fn of_instruction(address: usize) -> Option<CodeSite> {
     Some(CodeSite { module: piece.module.to_owned(), offset: address.wrapping_sub(bias) as u64 })
 }
 
+/// How many times a thread that is about to wait is looked at.
+const LOOKS_MAX: usize = 1000;
+
+/// Returns the instruction at which a thread of this process waits for a page (`/proc/PID/syscall`,
+/// proc_pid_syscall(5)). Returns `None` if it waits in a system call, or if the kernel does not tell.
+pub(crate) fn of_waiting_thread(thread: u32) -> Option<usize> {
+    let path = format!("/proc/self/task/{thread}/syscall");
+    let mut text = std::fs::read_to_string(&path).ok()?;
+    // Its fault is told before it sleeps.
+    for _ in 0..LOOKS_MAX {
+        if text.trim_end() != "running" {
+            break;
+        }
+        std::thread::yield_now();
+        text = std::fs::read_to_string(&path).ok()?;
+    }
+    let mut words = text.split_whitespace();
+    // Not in a system call; then come the stack pointer and the program counter.
+    let counter = words.next().filter(|number| *number == "-1").and_then(|_| words.nth(1))?;
+    usize::from_str_radix(counter.strip_prefix("0x")?, 16).ok()
+}
+
 /// Returns the innermost call in the program's executable that leads to an instruction which a signal has
 /// interrupted. Call it from the signal's handler. Returns `None` where the instruction is in the executable
 /// itself.

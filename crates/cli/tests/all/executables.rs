@@ -319,6 +319,45 @@ fn atomic_instructions_are_counted() {
     assert_eq!(counted("1", "atomic_sites"), 0);
 }
 
+/// Both sides of a race are named, although another thread than the one that faults serves the fault.
+#[test]
+fn races_in_long_blocks_are_told_with_their_lines() {
+    if !may_run() {
+        return;
+    }
+    let source = "tests/programs/executable_race.c";
+    let program = build("cc", source, &["-pthread", "-g"]);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(source);
+    let text = std::fs::read_to_string(path).expect("the source");
+    let place = |mark: &str| {
+        let line = text.lines().position(|line| line.contains(&format!("HERE: {mark}")));
+        format!("executable_race.c:{} ", line.expect("a marked line") + 1)
+    };
+    let searched = |nodes: &str, how: &str| {
+        let called = program.on(nodes, &["--races"], &[how]);
+        assert_eq!(called.status, 0, "{called:?}");
+        assert!(called.stderr.contains("only blocks of 128 KiB and more are searched"), "{called:?}");
+        assert!(!called.stderr.contains("interval ended"), "{called:?}");
+        called.stderr
+    };
+    let both = searched("2", "both");
+    assert!(both.contains("nodes 0 and 1 both wrote"), "{both}");
+    let names = |told: &str, side: &str, mark: &str| {
+        told.lines().any(|line| line.contains(side) && line.contains(&place(mark)))
+    };
+    for side in ["node 0: first store ", "node 1: first store "] {
+        assert!(names(&both, side, "store"), "{both}");
+    }
+    let read = searched("2", "read");
+    assert!(read.contains("node 0 read"), "{read}");
+    assert!(names(&read, "node 0: load ", "load"), "{read}");
+    assert!(names(&read, "node 1: first store ", "store"), "{read}");
+    for nodes in ["2", "3"] {
+        let none = searched(nodes, "in-order");
+        assert!(none.contains("no data races between nodes found"), "{none}");
+    }
+}
+
 /// A thread that computes is interrupted twice in each millisecond of its processor time. Where the kernel
 /// gives no event of that, as in some containers, the kernel's ticks must do.
 #[test]
@@ -480,7 +519,7 @@ fn what_cannot_be_run_is_refused_before_it_starts() {
     call(&["run", "--pthread", "-n", "2", &script]).says(125, "expected an executable");
     let program = test_program();
     program.on("2", &["--protocol", "lrc"], &["memory"]).says(125, "sc, hlrc or adaptive");
-    program.on("2", &["--races", "--protocol", "hlrc"], &["memory"]).says(125, "leave it out");
+    program.on("2", &["--races", "--protocol", "sc"], &["memory"]).says(125, "use --protocol hlrc");
 }
 
 #[test]

@@ -169,8 +169,7 @@ fn a_node_that_reads_what_another_writes_is_told_of() {
                 && lines[0].ends_with("that node 0 wrote without synchronisation"),
             "{source}: {called:?}"
         );
-        // A source that reports faults to another thread does not report the instruction.
-        let load = if source == "event" { "load unknown".to_owned() } else { here("race.c", "load") };
+        let load = here("race.c", "load");
         assert!(lines[2].starts_with("  node 1: load ") && lines[2].contains(&load), "{source}: {called:?}");
     }
 }

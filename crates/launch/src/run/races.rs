@@ -60,7 +60,8 @@ impl RaceLog {
     }
 
     /// Returns a sentence with the number of races in a job of `nodes` nodes, and lines on what was searched.
-    pub fn summary(&self, nodes: usize) -> (String, Vec<String>) {
+    /// `of_executable` is true if only the long blocks of the program are.
+    pub fn summary(&self, nodes: usize, of_executable: bool) -> (String, Vec<String>) {
         if nodes == 1 {
             let alone = "one node has no data races with others, and --races looks at no others; give it -n 2 or more";
             return (alone.to_owned(), Vec::new());
@@ -74,10 +75,10 @@ impl RaceLog {
             REMEMBERED_MAX.. => format!("{found} or more data races found{told}"),
             _ => format!("{found} data races found{told}"),
         };
-        (head, self.describe_looked(nodes))
+        (head, self.describe_looked(nodes, of_executable))
     }
 
-    fn describe_looked(&self, nodes: usize) -> Vec<String> {
+    fn describe_looked(&self, nodes: usize, of_executable: bool) -> Vec<String> {
         let sum = |of: fn(&RaceAccount) -> u64| self.looked.values().map(of).sum::<u64>();
         let (writes, loads, forgotten) = (sum(|it| it.writes), sum(|it| it.loads), sum(|it| it.forgotten));
         let mut lines = vec![
@@ -91,6 +92,13 @@ impl RaceLog {
              threads of one node"
                 .to_owned(),
         ];
+        if of_executable {
+            lines.push(
+                "of this executable only blocks of 128 KiB and more are searched; what it keeps elsewhere may \
+                 also order accesses that race (docs/EXECUTABLES.md)"
+                    .to_owned(),
+            );
+        }
         if forgotten > 0 {
             let what = counted(forgotten, "of these was", "of these were");
             lines.push(format!(
@@ -195,10 +203,10 @@ mod tests {
             ]
         );
         assert_eq!(log.note(&race(0x4000_0000_0010, [0, 1]), &symbols), None);
-        assert_eq!(log.summary(2).0, "1 data race found");
+        assert_eq!(log.summary(2, false).0, "1 data race found");
         assert!(log.note(&race(0x4000_0000_0018, [0, 1]), &symbols).is_some(), "another place");
         assert!(log.note(&race(0x4000_0000_0010, [0, 2]), &symbols).is_some(), "another line");
-        assert_eq!(log.summary(2).0, "3 data races found");
+        assert_eq!(log.summary(2, false).0, "3 data races found");
     }
 
     #[test]
@@ -218,13 +226,13 @@ mod tests {
     #[test]
     fn many_races_are_counted() {
         let (mut log, symbols) = (RaceLog::default(), Symboliser::default());
-        assert_eq!(log.summary(2).0, "no data races between nodes found in what was searched");
+        assert_eq!(log.summary(2, false).0, "no data races between nodes found in what was searched");
         let told = (0..1000).filter(|at| log.note(&race(*at, [0, 1]), &symbols).is_some()).count();
         assert_eq!(told, TOLD_MAX);
-        assert_eq!(log.summary(2).0, "1000 data races found; the first 20 are shown above");
+        assert_eq!(log.summary(2, false).0, "1000 data races found; the first 20 are shown above");
         (0..2 * REMEMBERED_MAX as u64).for_each(|at| _ = log.note(&race(at, [0, 1]), &symbols));
         assert_eq!(log.seen.len(), REMEMBERED_MAX);
-        assert_eq!(log.summary(2).0, "65536 or more data races found; the first 20 are shown above");
+        assert_eq!(log.summary(2, false).0, "65536 or more data races found; the first 20 are shown above");
     }
 
     #[test]
@@ -251,7 +259,7 @@ mod tests {
         let mut log = RaceLog::default();
         log.note_looked(0, RaceAccount { writes: 1, loads: 4, forgotten: 0 });
         log.note_looked(1, RaceAccount { writes: 11, loads: 0, forgotten: 0 });
-        let (_, details) = log.summary(2);
+        let (_, details) = log.summary(2, false);
         assert_eq!(details.len(), 2, "{details:?}");
         assert!(
             details[0].contains("(12 pages of intervals)") && details[0].ends_with("(4 loads)"),
@@ -259,10 +267,12 @@ mod tests {
         );
         assert!(details[1].starts_with("not searched: other loads, "), "{details:?}");
         log.note_looked(1, RaceAccount { writes: 0, loads: 0, forgotten: 3 });
-        let (_, details) = log.summary(4);
+        let (_, details) = log.summary(4, false);
         assert!(details[2].starts_with("3 of these were forgotten"), "{details:?}");
         assert!(details[3].starts_with("nodes 2, 3 did not leave"), "{details:?}");
-        let (alone, details) = log.summary(1);
+        let (_, details) = log.summary(2, true);
+        assert!(details[2].starts_with("of this executable only blocks of 128 KiB"), "{details:?}");
+        let (alone, details) = log.summary(1, false);
         assert!(alone.starts_with("one node has no data races with others") && details.is_empty(), "{alone}");
     }
 }

@@ -126,6 +126,7 @@ pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Resul
     let watched = Watched {
         has_own_threads: executables::has_own_threads(&options.program),
         races: options.coherence.races,
+        is_executable: options.pthread,
         debugging: plan.debugger.is_some(),
         dead_after,
         label: options.reports.label,

@@ -184,9 +184,10 @@ impl Runtime {
 
     /// Orders fetches of this node with the changes before them from now on.
     ///
-    /// Not under `adaptive`, whose homes move and send pages that nobody has requested.
+    /// Not under `adaptive`, whose homes move and send pages that nobody has requested. Not while data races
+    /// are looked for: a fetch would order the accesses that are to be compared.
     pub fn order_fetches(&self) {
-        if self.job.protocol != Protocol::Hlrc {
+        if self.job.protocol != Protocol::Hlrc || self.looks_for_races() {
             return;
         }
         self.tell(|core| core.engine.order_fetches());
@@ -273,7 +274,8 @@ impl Runtime {
                 got: u64::from(home.0),
             });
         }
-        if let Some(protocol) = protocol
+        // An executable's short memory is under another protocol, and is not searched.
+        if let Some(protocol) = protocol.filter(|_| self.job.program_protocol.is_none())
             && self.looks_for_races()
         {
             return Err(AllocateError::UnderRaces { protocol: protocol.name() });

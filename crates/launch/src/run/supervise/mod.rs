@@ -50,6 +50,8 @@ const EVENTS_MAX: usize = 256;
 pub struct Watched {
     /// Nodes report data races.
     pub races: bool,
+    /// The program is an executable that was not built for Hiroba, and runs as one on several nodes.
+    pub is_executable: bool,
     /// A node runs under a debugger.
     pub debugging: bool,
     /// The silence after which a node or a host is considered dead.
@@ -345,7 +347,7 @@ impl Supervisor {
         }
         self.report_end();
         if self.watched.races && self.counts.joined > 0 {
-            let (head, details) = self.findings.races.summary(self.nodes.len());
+            let (head, details) = self.findings.races.summary(self.nodes.len(), self.watched.is_executable);
             say_with_details(&head, &details);
         }
         let counted = |node: &Node| node.end.filter(|_| !node.ended_by_launcher);

@@ -88,11 +88,14 @@ impl Core {
     pub(crate) fn note_touch(&mut self, memory: &SharedMemory, fault: &Fault) {
         let Some(races) = &mut self.races else { return };
         let Some(page) = self.engine.page_of(fault.page) else { return };
+        // A fault that another thread reports has no instruction, but its thread waits there.
+        let waits_at = || fault.thread.and_then(call_site::of_waiting_thread);
+        let instruction = fault.program_counter.or_else(waits_at);
         match fault.kind {
-            FaultKind::Write => races.open.note_store(page, fault.program_counter),
+            FaultKind::Write => races.open.note_store(page, instruction),
             FaultKind::Read => {
                 let offset = fault.address - memory.address_of(page) as usize;
-                races.open.note_load(page, offset as u32, fault.program_counter);
+                races.open.note_load(page, offset as u32, instruction);
             }
             // The kind is unknown: a store might be taken for a load.
             FaultKind::Unknown => {}
@@ -104,8 +107,10 @@ impl Runtime {
     /// Reports the accesses of an interval that has ended to the homes of their pages.
     pub(crate) fn tell_touched(&self, core: &mut Core, interval: Interval) {
         let Some(races) = &mut core.races else { return };
+        // An executable calls the library that replaces the C library's functions, which calls this one.
         let interval_end = match call_site::noted() {
             0 => None,
+            _ if self.job.program_protocol.is_some() => None,
             address => races.site(address, call_site::of_return_address),
         };
         let mut homes: BTreeMap<NodeId, Vec<TouchedPage>> = BTreeMap::new();
