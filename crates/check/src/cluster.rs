@@ -454,8 +454,8 @@ impl<E: Engine> Cluster<E> {
         Ok(thread.is_some())
     }
 
-    /// Ends a page's hold. Threads do not wait while a page is held, but how far they come is unknown. Returns
-    /// false if its node has yet to carry out the effects of another event.
+    /// Ends a page's hold. Threads do not wait while a page is held, but how far they come is unknown.
+    /// Returns false if its node has yet to carry out the effects of another event.
     fn end_a_hold(&mut self) -> Result<bool, Failure> {
         let drawn = self.schedule.random.random_range(0..self.holds.len());
         if self.nodes[self.holds[drawn].0.index()].board.occupied {

@@ -357,10 +357,10 @@ struct CoherenceArguments {
     /// Coherence protocol: hlrc (home-based lazy release consistency), adaptive (hlrc whose homes move to
     /// the nodes that write the pages, and whose pages come together with locks), aurc (hlrc whose stores to
     /// large pieces of another node's memory go there directly over shm, and otherwise leave in the
-    /// background), lrc (the same without homes), erc-invalidate or erc-update (eager release consistency) or sc (sequential
-    /// consistency) [default: adaptive; hlrc with --races, --home-migration or --pthread; sc for OpenMP
-    /// programs. Executables run under hlrc, adaptive or sc, where hlrc honours atomic variables and flags with
-    /// the exceptions that docs/EXECUTABLES.md names]
+    /// background), lrc (the same without homes), erc-invalidate or erc-update (eager release consistency)
+    /// or sc (sequential consistency) [default: adaptive; hlrc with --races, --home-migration or --pthread;
+    /// sc for OpenMP programs. Executables run under hlrc, adaptive or sc, where hlrc honours atomic
+    /// variables and flags with the exceptions that docs/EXECUTABLES.md names]
     #[arg(long, value_name = "PROTOCOL")]
     protocol: Option<String>,
     /// When the home of a page moves: off, modification (at barriers, to the node that has modified most of

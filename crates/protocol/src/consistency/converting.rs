@@ -2,9 +2,9 @@
 //! instructions ([`Synchronisation::Convert`](crate::Synchronisation::Convert)).
 //!
 //! Under release consistency several nodes may change copies of one word at the same time, and one change is
-//! lost. An instruction that reads and writes a word atomically needs the only copy, and so do plain stores to
-//! the same word meanwhile. A page on which such an instruction operates is therefore *converted*: from then
-//! on [`sc`](crate::sc) keeps it coherent.
+//! lost. An instruction that reads and writes a word atomically needs the only copy, and so do plain stores
+//! to the same word meanwhile. A page on which such an instruction operates is therefore *converted*: from
+//! then on [`sc`](crate::sc) keeps it coherent.
 //! ```text
 //!   any node ──ConversionRequest──▶ home ──Convert──▶ all others ──[Diffs, Publish,] Converted──▶ home
 //! ```
@@ -12,8 +12,8 @@
 //! 2. A node that is told waits until the page is *at rest*: until no fetch of it, and no operation at the
 //!    home, is under way. Meanwhile the home serves such requests as usual. Then the node takes its threads'
 //!    access away, ends the interval, which sends their stores to the home, informs the home of all that it
-//!    has seen, and reports that the page is given up. From then on the page is absent there, under sequential
-//!    consistency.
+//!    has seen, and reports that the page is given up. From then on the page is absent there, under
+//!    sequential consistency.
 //! 3. When all have reported, the home has all diffs, on links that are in order, and no copy is left. It
 //!    takes its own threads' access away, ends the interval, and becomes the page's owner and manager.
 //!
@@ -237,8 +237,8 @@ impl Consistency {
 
 /// Steps that wait for the page to be at rest, and for a release.
 impl Consistency {
-    /// Takes the access to resting pages away that are at rest by now. Not before the effects of the last event
-    /// are carried out: a page that has come may have yet to be merged.
+    /// Takes the access to resting pages away that are at rest by now. Not before the effects of the last
+    /// event are carried out: a page that has come may have yet to be merged.
     pub(super) fn advance_conversions(&mut self) {
         if self.conversions.is_empty() || !self.site.out.is_polled() {
             return;
@@ -256,8 +256,8 @@ impl Consistency {
         self.deliver_loopback();
     }
 
-    /// Changes the page's protocol after the release, unless something about it has begun meanwhile: pages may
-    /// be fetched that no thread has touched.
+    /// Changes the page's protocol after the release, unless something about it has begun meanwhile: pages
+    /// may be fetched that no thread has touched.
     pub(super) fn convert_after_release(&mut self, page: PageId) {
         let Consistency { site, protocols, conversions, .. } = self;
         let giver = protocols.of(page).as_giver().expect("only pages that can be given up are resting");
