@@ -1,10 +1,11 @@
 //! A protocol that adapts to the program, page by page.
 //!
-//! Read first: Amza, Cox, Dwarkadas, Zwaenepoel, *Software DSM Protocols that Adapt between Single Writer and
-//! Multiple Writer*, HPCA 1997. For the classes of pages Bennett, Carter, Zwaenepoel, *Adaptive Software Cache
-//! Management for Distributed Shared Memory Architectures*, ISCA 1990.
+//! Read first: Amza, Cox, Dwarkadas, Zwaenepoel, *Software DSM Protocols that Adapt between Single Writer
+//! and Multiple Writer*, HPCA 1997. For the classes of pages Bennett, Carter, Zwaenepoel, *Adaptive
+//! Software Cache Management for Distributed Shared Memory Architectures*, ISCA 1990.
 //!
-//! Tests: `check/tests/all/adaptive.rs`, and there `anticipation.rs`, `claims.rs`, `moves.rs` and `golden.rs`.
+//! Tests: `check/tests/all/adaptive.rs`, and there `anticipation.rs`, `claims.rs`, `moves.rs` and
+//! `golden.rs`.
 //!
 //! It is home-based lazy release consistency ([`crate::hlrc`]) in which every choice follows from
 //! observation. A home-based protocol need not switch between single and multiple writer. A page *is*
@@ -29,11 +30,11 @@
 //! homes (`moves.rs` and `moves/claims.rs` argue why that is correct). A page that is fetched early is
 //! fetched like any other.
 //!
-//! Deviations from the papers: single-writer pages have no ownership that is requested at the first store, so
-//! no request is refused and no page returns to multiple-writer in the middle of a phase; homes change only
-//! at barriers. Homes push no updates to readers (Monnerat, Bianchini, *Efficiently Adapting to Sharing
-//! Patterns in Software DSMs*, HPCA 1998): a page that arrives while its reader computes wakes a thread there,
-//! which costs more than a request made by a thread that waits at the barrier anyway.
+//! Deviations from the papers: single-writer pages have no ownership that is requested at the first
+//! store, so no request is refused and no page returns to multiple-writer in the middle of a phase; homes
+//! change only at barriers. Homes push no updates to readers (Monnerat, Bianchini, *Efficiently Adapting
+//! to Sharing Patterns in Software DSMs*, HPCA 1998): a page that arrives while its reader computes wakes
+//! a thread there, which costs more than a request made by a thread that waits at the barrier anyway.
 
 use hiroba_base::NodeId;
 

@@ -1,6 +1,6 @@
-//! Home-based lazy release consistency under each way of tracking writes: litmus programs, and planted bugs,
-//! each of which must be caught. Moving homes are in `moves.rs`, anticipation in `anticipation.rs`, page facts in
-//! `page_axioms.rs`.
+//! Home-based lazy release consistency under each way of tracking writes: litmus programs, and planted
+//! bugs, each of which must be caught. Moving homes are in `moves.rs`, anticipation in `anticipation.rs`,
+//! page facts in `page_axioms.rs`.
 
 use hiroba_base::NodeId;
 use hiroba_check::axioms::judge;
