@@ -3,7 +3,9 @@
 //!
 //! Read first: madvise(2) on `MADV_DONTDUMP` and `MADV_WIPEONFORK`, mlock(2).
 
+use core::cell::UnsafeCell;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous};
@@ -16,6 +18,16 @@ const VAULT_BYTES: usize = 64 << 10;
 
 /// The addresses of places without a key; all their bytes are 0.
 static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// Places for a process that gets no mapping, because it locks all its memory and may lock no more.
+#[repr(align(65536))]
+struct Spare(UnsafeCell<[u8; VAULT_BYTES]>);
+
+// SAFETY: `new_places` gives each of its bytes to one place, once.
+unsafe impl Sync for Spare {}
+
+static SPARE: Spare = Spare(UnsafeCell::new([0; VAULT_BYTES]));
+static SPARE_IS_USED: AtomicBool = AtomicBool::new(false);
 
 /// A secret of `BYTES` bytes.
 pub struct Secret<const BYTES: usize> {
@@ -62,7 +74,8 @@ fn new_places() -> impl Iterator<Item = usize> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is in use.
     let mapped = unsafe { mmap_anonymous(core::ptr::null_mut(), VAULT_BYTES, protection, MapFlags::PRIVATE) };
-    let start = mapped.expect("memory for keys");
+    let is_spare = mapped.is_err() && !SPARE_IS_USED.swap(true, Ordering::Relaxed);
+    let start = if is_spare { SPARE.0.get().cast() } else { mapped.expect("memory for keys") };
     // If the system refuses one of these, the keys lie in ordinary memory.
     for advice in [Advice::LinuxDontDump, Advice::LinuxWipeOnFork] {
         // SAFETY: the mapping is new, and neither advice changes what this process reads in it.

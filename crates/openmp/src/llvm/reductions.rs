@@ -25,8 +25,13 @@ const HAS_OPERATIONS: u32 = 0x10;
 /// # Safety
 /// `place` is NULL, or where the compiler describes a place: a word, and then its flags.
 unsafe fn adds_atomically(place: Place) -> bool {
-    // SAFETY: the caller's.
-    !place.is_null() && unsafe { place.cast::<u32>().add(1).read() } & HAS_OPERATIONS != 0
+    if place.is_null() {
+        return false;
+    }
+    // SAFETY: the flags follow a word, as the caller says.
+    let flags = unsafe { place.cast::<u32>().add(1) };
+    // SAFETY: as above.
+    unsafe { flags.read() & HAS_OPERATIONS != 0 }
 }
 
 /// Begins a reduction that no barrier follows. Where threads add atomically, nothing ends it.
