@@ -69,6 +69,11 @@ impl SignalsDeferred {
         SignalsDeferred::GUARD
     }
 
+    /// Returns true if the calling thread defers signals.
+    pub fn is_live() -> bool {
+        DEFERRAL.with(|deferral| deferral.depth.get() > 0)
+    }
+
     /// Defers signals with the thread's mask, which threads that it starts inherit.
     pub(crate) fn block() -> SignalsDeferred {
         let deferred = SignalsDeferred::defer();

@@ -55,6 +55,8 @@ unsafe extern "C" {
     pub safe fn hiroba_count_interrupt();
     /// Returns whether this process is about to die; see there.
     pub safe fn hiroba_is_dying() -> c_int;
+    /// Returns whether the calling thread is inside the runtime with a lock; see there.
+    pub safe fn hiroba_is_inside() -> c_int;
     /// Leaves the job after all of the program's threads have been halted.
     pub safe fn hiroba_leave_halted();
     /// Shares a program's data at their addresses; see `executables.rs` of the C face.

@@ -116,8 +116,8 @@ unsafe extern "C-unwind" fn mmap(
     file: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // A thread that has crashed reports that with memory of its own.
-    if !in_program() || face::hiroba_is_dying() != 0 {
+    // The runtime's allocator, and a thread that has crashed and reports that, need memory of their own.
+    if !in_program() || face::hiroba_is_inside() != 0 || face::hiroba_is_dying() != 0 {
         type Real = unsafe extern "C-unwind" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void;
         static NEXT: crate::next::Next = crate::next::Next::new(c"mmap");
         // SAFETY: a function of this name and type is declared in the C library's headers.

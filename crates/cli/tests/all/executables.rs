@@ -476,6 +476,18 @@ fn account_in(file: &Path) -> serde_json::Value {
     account["per_node"][0].clone()
 }
 
+/// Memory that the runtime's allocator gets while the program's code runs is its own: it must not ask the
+/// runtime for a shared block.
+#[test]
+fn the_runtimes_allocator_needs_nothing_of_the_program() {
+    if !may_run() {
+        return;
+    }
+    let program = build("cc", "tests/programs/executable_inside.c", &["-pthread", "-ldl"]);
+    let called = program.on("2", &[], &[]);
+    assert_eq!((called.status, called.stdout.as_str()), (0, "refused\n"), "{called:?}");
+}
+
 /// No call of the program's objects passes through Hiroba, unless the job shares them or is traced.
 #[test]
 fn one_node_has_the_c_librarys_locks() {

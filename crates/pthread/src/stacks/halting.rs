@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::in_program;
+use crate::face;
 use crate::masks::halting_signal;
 
 unsafe extern "C" {
@@ -53,7 +54,7 @@ thread_local! {
 /// continues until it returns to the program, and does not touch the program's memory until then.
 extern "C" fn halt(_: c_int) {
     TOLD.fetch_add(1, Relaxed);
-    if in_program() {
+    if in_program() && face::hiroba_is_inside() == 0 {
         halt_here();
     }
     MUST_HALT.set(true);
