@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
+use std::time::Duration;
 
 use hiroba_base::CodeSite;
 use object::{Object, ObjectSegment};
@@ -38,19 +39,21 @@ pub(crate) fn of_instruction(address: usize) -> Option<CodeSite> {
 }
 
 /// How many times a thread that is about to wait is looked at.
-const LOOKS_MAX: usize = 1000;
+const LOOKS_MAX: usize = 200;
+const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
 /// Returns the instruction at which a thread of this process waits for a page (`/proc/PID/syscall`,
 /// proc_pid_syscall(5)). Returns `None` if it waits in a system call, or if the kernel does not tell.
 pub(crate) fn of_waiting_thread(thread: u32) -> Option<usize> {
     let path = format!("/proc/self/task/{thread}/syscall");
     let mut text = std::fs::read_to_string(&path).ok()?;
-    // Its fault is told before it sleeps.
+    // Its fault is told before it sleeps. It may need the processor for that, and this thread may have
+    // priority.
     for _ in 0..LOOKS_MAX {
         if text.trim_end() != "running" {
             break;
         }
-        std::thread::yield_now();
+        std::thread::sleep(BETWEEN_LOOKS);
         text = std::fs::read_to_string(&path).ok()?;
     }
     let mut words = text.split_whitespace();
