@@ -340,18 +340,20 @@ fn races_in_long_blocks_are_told_with_their_lines() {
         assert!(!called.stderr.contains("interval ended"), "{called:?}");
         called.stderr
     };
-    let both = searched("2", "both");
-    assert!(both.contains("nodes 0 and 1 both wrote"), "{both}");
     let names = |told: &str, side: &str, mark: &str| {
         told.lines().any(|line| line.contains(side) && line.contains(&place(mark)))
     };
-    for side in ["node 0: first store ", "node 1: first store "] {
-        assert!(names(&both, side, "store"), "{both}");
-    }
-    let read = searched("2", "read");
-    assert!(read.contains("node 0 read"), "{read}");
-    assert!(names(&read, "node 0: load ", "load"), "{read}");
-    assert!(names(&read, "node 1: first store ", "store"), "{read}");
+    // Pages that move meanwhile may order the accesses of one run, or leave it unknown which store came first.
+    let found = |how: &str, what: &str, sides: [(&str, &str); 2]| {
+        let is_told =
+            |told: &String| told.contains(what) && sides.iter().all(|(side, mark)| names(told, side, mark));
+        let told: Vec<String> =
+            (0..5).map(|_| searched("2", how)).take_while(|told| !is_told(told)).collect();
+        assert!(told.len() < 5, "{how}: {told:?}");
+    };
+    let stores = [("node 0: first store ", "store"), ("node 1: first store ", "store")];
+    found("both", "nodes 0 and 1 both wrote", stores);
+    found("read", "node 0 read", [("node 0: load ", "load"), ("node 1: first store ", "store")]);
     for nodes in ["2", "3"] {
         let none = searched(nodes, "in-order");
         assert!(none.contains("no data races between nodes found"), "{none}");
