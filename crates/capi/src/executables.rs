@@ -88,8 +88,8 @@ pub extern "C" fn hiroba_is_dying() -> c_int {
     c_int::from(hiroba_node::is_dying())
 }
 
-/// Returns 1 while the calling thread is inside the runtime with a lock, as in its allocator. A thread may get
-/// there from the program's code: the runtime's thread-local variables are destroyed when a thread ends.
+/// Returns 1 while the calling thread is inside the runtime with a lock, as in its allocator. A thread may
+/// get there from the program's code: the runtime's thread-local variables are destroyed when a thread ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_is_inside() -> c_int {
     c_int::from(hiroba_node::SignalsDeferred::is_live())

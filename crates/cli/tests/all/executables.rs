@@ -343,7 +343,7 @@ fn races_in_long_blocks_are_told_with_their_lines() {
     let names = |told: &str, side: &str, mark: &str| {
         told.lines().any(|line| line.contains(side) && line.contains(&place(mark)))
     };
-    // Pages that move meanwhile may order the accesses of one run, or leave it unknown which store came first.
+    // Pages that move meanwhile may order the accesses of one run, or hide which store came first.
     let found = |how: &str, what: &str, sides: [(&str, &str); 2]| {
         let is_told =
             |told: &String| told.contains(what) && sides.iter().all(|(side, mark)| names(told, side, mark));
