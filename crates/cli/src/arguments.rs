@@ -843,23 +843,6 @@ fn check_swap(given: &str, page_size: PageSize) -> Result<SwapPlace, Failure> {
     Ok(SwapPlace { directory, bytes_max })
 }
 
-/// Returns why no page can be evicted under these options.
-fn why_no_page_leaves(protocol: Protocol, races: bool, nodes_max: u16) -> Option<&'static str> {
-    if nodes_max == 1 {
-        return Some(
-            "--memory-limit, --swap and --lend evict pages of other nodes, to a disk or to other nodes, and this job has one node; use -n 2 or more, or leave them out",
-        );
-    }
-    if !protocol.gives_up_pages() {
-        return Some(
-            "--memory-limit, --swap and --lend have pages leave under --protocol hlrc or adaptive; leave them out, or the other protocol",
-        );
-    }
-    races.then_some(
-        "--races keeps every copy that it compares, so none can be evicted; leave out --memory-limit, --swap and --lend, or --races",
-    )
-}
-
 fn check_bench(given: BenchArguments) -> Result<BenchOptions, Failure> {
     let nodes = check_nodes(&given.nodes)?;
     if nodes < 2 {

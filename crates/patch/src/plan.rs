@@ -44,7 +44,7 @@ pub struct PlaceTable([AtomicU32; ENTRIES]);
 
 impl PlaceTable {
     /// Returns the empty table.
-    #[allow(clippy::new_without_default)]
+    #[expect(clippy::new_without_default, reason = "a static needs a constant, and a default is none")]
     pub const fn new() -> PlaceTable {
         PlaceTable([const { AtomicU32::new(0) }; ENTRIES])
     }

@@ -15,12 +15,12 @@ use crate::home::Located;
 use crate::{Effect, Expected, Fact, NewContent, PageToSend, ProtocolError, unexpected};
 
 /// A received page.
-pub(super) struct Came<'a> {
-    pub(super) page: Located,
-    pub(super) version: &'a VersionVector,
-    pub(super) content: NewContent,
+struct Came<'a> {
+    page: Located,
+    version: &'a VersionVector,
+    content: NewContent,
     /// Its fetch, with the waiting threads.
-    pub(super) fetch: Fetch,
+    fetch: Fetch,
 }
 
 /// Requests.
@@ -205,7 +205,7 @@ impl Arrived {
 
 /// Pages that are being installed.
 #[derive(Default)]
-pub(super) struct Taken {
+struct Taken {
     /// Consecutive frames that are not filled yet.
     run: Option<Arrived>,
     accepted: Vec<(PageId, Fetch)>,
@@ -213,7 +213,7 @@ pub(super) struct Taken {
 
 impl Taken {
     /// Fills the last frames. Returns the pages and their fetches.
-    pub(super) fn finish(self, site: &mut Site) -> Vec<(PageId, Fetch)> {
+    fn finish(self, site: &mut Site) -> Vec<(PageId, Fetch)> {
         site.out.extend(self.run.map(|run| run.install(false)));
         self.accepted
     }
@@ -244,7 +244,7 @@ impl Content<'_> {
 }
 
 /// Checks that no bytes follow those of the last page.
-pub(super) fn check_all_found(offset: usize, content: &[u8]) -> Result<(), ProtocolError> {
+fn check_all_found(offset: usize, content: &[u8]) -> Result<(), ProtocolError> {
     if offset != content.len() {
         let got = format!("{} bytes for {offset}", content.len());
         return Err(unexpected(Expected::NoOtherBytes, got));
@@ -304,7 +304,7 @@ impl Hlrc {
     }
 
     /// Fills the frames of one page, or adds it to the run of frames to fill next.
-    pub(super) fn take_in(
+    fn take_in(
         &mut self,
         site: &mut Site,
         taken: &mut Taken,
