@@ -6,6 +6,10 @@ use crate::support::{Called, call};
 const PROGRAM: &str = "tests/programs/local_data.c";
 const LIMIT_BYTES: u64 = 2 << 20;
 
+/// What a fault may bring beyond the limit: up to 1 MiB that is given to the program, and as much meanwhile
+/// from the paging thread.
+const BEYOND_BYTES: u64 = 2 << 20;
+
 #[test]
 fn more_data_than_memory_in_every_way() {
     let program = compile(PROGRAM);
@@ -18,7 +22,7 @@ fn more_data_than_memory_in_every_way() {
             let counters = &node.counters;
             assert!(counters.swap_outs > 1000 && counters.swap_ins > 1000, "{options:?}: {counters:?}");
             let most = counters.resident_bytes_max;
-            assert!(most < LIMIT_BYTES + (1 << 20), "{options:?}: {most} bytes of {LIMIT_BYTES}");
+            assert!(most <= LIMIT_BYTES + BEYOND_BYTES, "{options:?}: {most} bytes of {LIMIT_BYTES}");
         }
     }
 }
