@@ -226,6 +226,7 @@ fn a_cxx_program_is_as_natively() {
 fn a_fortran_program_is_as_natively() {
     if is_there("gfortran") {
         build("gfortran", "apps/openmp/heat.f90", &[]).is_as_natively(&[]);
+        build("gfortran", "tests/programs/openmp.f90", &[]).is_as_natively(&[]);
     }
 }
 

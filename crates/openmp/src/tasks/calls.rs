@@ -262,14 +262,12 @@ unsafe extern "C-unwind" fn omp_fulfill_event(event: usize) {
     });
 }
 
-/// The same for Fortran.
+/// The same for Fortran, whose module `omp_lib` declares the event as a value.
 ///
 /// # Safety
-/// As above; the address is one of such an event.
+/// As above.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn omp_fulfill_event_(event: *const usize) {
-    // SAFETY: the caller's.
-    let event = unsafe { event.read() };
+unsafe extern "C-unwind" fn omp_fulfill_event_(event: usize) {
     // SAFETY: the caller's.
     unsafe { omp_fulfill_event(event) };
 }
