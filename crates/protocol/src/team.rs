@@ -26,7 +26,7 @@ pub enum Gathered {
     Waiting,
     /// It was the last thread: the node arrives.
     All,
-    /// The nodes met for the job's end before the thread came.
+    /// The thread comes after another one of a halted program has come to the job's end.
     Over,
     /// The thread may not come now.
     Refused(Misuse),
@@ -54,14 +54,13 @@ impl Team {
 
     /// Notes that a thread has come. `held` is a lock that some thread of the node holds.
     pub fn gather(&mut self, collective: Collective, waiter: Waiter, held: Option<LockId>) -> Gathered {
-        if collective == Collective::LeaveHalted {
-            if self.is_over {
-                return Gathered::Over;
-            }
-            if self.arrived && self.ending.is_none() {
-                self.ending = Some(waiter);
-                return Gathered::Waiting;
-            }
+        // A thread that was inside the runtime when others were halted may still come to a collective.
+        if self.is_over || (self.arrived && self.meets == Some(Collective::LeaveHalted)) {
+            return Gathered::Over;
+        }
+        if collective == Collective::LeaveHalted && self.arrived && self.ending.is_none() {
+            self.ending = Some(waiter);
+            return Gathered::Waiting;
         }
         let meets = *self.meets.get_or_insert(collective);
         if self.arrived {
@@ -123,6 +122,15 @@ mod tests {
         assert_eq!(team.gather(Collective::Barrier, waiter(1), None), Gathered::All);
         assert_eq!(team.disperse(Collective::LeaveHalted), [waiter(1)]);
         assert_eq!(team.gather(Collective::LeaveHalted, waiter(2), None), Gathered::Over);
+    }
+
+    #[test]
+    fn a_thread_that_was_not_halted_yet_does_not_come_between_the_end() {
+        let mut team = Team::of_one();
+        assert_eq!(team.gather(Collective::LeaveHalted, waiter(1), None), Gathered::All);
+        assert_eq!(team.gather(Collective::Barrier, waiter(2), None), Gathered::Over);
+        assert_eq!(team.disperse(Collective::LeaveHalted), [waiter(1)]);
+        assert_eq!(team.gather(Collective::Barrier, waiter(2), None), Gathered::Over);
     }
 
     #[test]

@@ -18,7 +18,7 @@ impl Consistency {
         match self.team.gather(collective, waiter, self.locks.any_held()) {
             Gathered::Waiting => {}
             Gathered::All => self.site.release_for(AfterRelease::Arrive(collective)),
-            Gathered::Over => self.site.out.wake(waiter, Outcome::Collective(collective)),
+            Gathered::Over => self.site.out.wake(waiter, Outcome::Collective(Collective::LeaveHalted)),
             Gathered::Refused(misuse) => self.site.out.wake(waiter, Outcome::Misuse(misuse)),
             Gathered::Mismatch(sentence) => self.site.out.end_job(sentence),
         }
