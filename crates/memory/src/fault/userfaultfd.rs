@@ -704,8 +704,7 @@ impl Supervised {
         let Some(tracker) = self.tracker.as_ref().filter(|tracker| !tracker.watched.is_empty()) else {
             return Ok(());
         };
-        let is_near =
-            |gap: PageRange| gap.count <= JOINED_GAP_GRANULES_MAX && tracker.registered.contains_range(gap);
+        let is_near = |gap: PageRange| gap.count <= JOINED_GAP_GRANULES_MAX;
         let mut joining = Joining::default();
         tracker
             .watched
@@ -721,12 +720,15 @@ impl Supervised {
     /// Adds the watched and written granules of a span to `out`, and resets their records.
     ///
     /// The kernel takes mapped granules that are not watched for written, and a scan that resets would
-    /// protect them, at the cost of a shootdown and of a trap at the next write. Where such granules lie
-    /// between watched ones, a scan without changes first finds the written ones, which are mostly few.
+    /// protect them, at the cost of a shootdown and of a trap at the next write. It refuses to reset records
+    /// where no userfaultfd of ours keeps any. Where such granules lie between watched ones, a scan without
+    /// changes first finds the written ones, which are mostly few.
     fn scan(&self, tracker: &Tracker, span: PageRange, out: &mut PageSet) -> Result<(), MemoryError> {
+        let is_other =
+            |run: PageRange| self.mapped.contains_any(run) || !tracker.registered.contains_range(run);
         let has_others = |pages: PageRange| {
             let mut unwatched = tracker.watched.runs_of(pages).filter(|(_, watched)| !watched);
-            unwatched.any(|(run, _)| self.mapped.contains_any(run))
+            unwatched.any(|(run, _)| is_other(run))
         };
         if !has_others(span) {
             return self.take_written(tracker, span, out);
