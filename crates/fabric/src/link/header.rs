@@ -172,6 +172,11 @@ impl<'a> Frames<'a> {
     pub fn new(payload: &'a [u8]) -> Frames<'a> {
         Frames { rest: payload }
     }
+
+    /// Returns the number of bytes behind the last frame.
+    pub fn rest_bytes(&self) -> usize {
+        self.rest.len()
+    }
 }
 
 impl<'a> Iterator for Frames<'a> {
@@ -193,7 +198,7 @@ fn check_frames(payload: &[u8]) -> Result<(), Rejected> {
     if frames.rest.is_empty() && !payload.is_empty() {
         Ok(())
     } else {
-        Err(Rejected::Frames { at: payload.len() - frames.rest.len() })
+        Err(Rejected::Frames { at: payload.len() - frames.rest_bytes() })
     }
 }
 

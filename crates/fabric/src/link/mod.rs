@@ -58,7 +58,7 @@ use hiroba_base::{Instant, NodeId};
 use header::{FRAME_HEADER_BYTES, Header};
 pub use header::{HEADER_BYTES, Rejected};
 use pool::Buffers;
-use receiver::{Accepted, REORDER_DATAGRAMS_MAX, Receiver};
+use receiver::{Accepted, Arrived, REORDER_DATAGRAMS_MAX, Receiver};
 use sender::{Sender, SenderLimits};
 
 use crate::unsent::Unsent;
@@ -274,7 +274,27 @@ impl LinkSet {
     /// Returns why it was dropped. A dropped datagram is counted and has no other effect. No input makes this
     /// panic.
     pub fn handle_datagram(&mut self, source: NodeId, bytes: &[u8], now: Instant) -> Result<(), Rejected> {
-        let result = self.take_in(source, bytes, now);
+        let mut inbox = std::mem::take(&mut self.inbox);
+        let mut keep = |arrived: Arrived| inbox.push_back((source, arrived.into_bytes(bytes)));
+        let result = self.handle_datagram_in_place(source, bytes, now, &mut keep);
+        self.inbox = inbox;
+        result
+    }
+
+    /// Handles a datagram like [`handle_datagram`](LinkSet::handle_datagram), but passes the messages that
+    /// are next in order to `deliver`. Those that lie whole in the datagram are not copied.
+    ///
+    /// # Errors
+    ///
+    /// As [`handle_datagram`](LinkSet::handle_datagram).
+    pub fn handle_datagram_in_place(
+        &mut self,
+        source: NodeId,
+        bytes: &[u8],
+        now: Instant,
+        deliver: &mut dyn FnMut(Arrived),
+    ) -> Result<(), Rejected> {
+        let result = self.take_in(source, bytes, now, deliver);
         if result.is_err() {
             self.statistics.datagrams_rejected += 1;
         }
@@ -286,7 +306,13 @@ impl LinkSet {
         self.statistics.datagrams_rejected += datagrams;
     }
 
-    fn take_in(&mut self, source: NodeId, bytes: &[u8], now: Instant) -> Result<(), Rejected> {
+    fn take_in(
+        &mut self,
+        source: NodeId,
+        bytes: &[u8],
+        now: Instant,
+        deliver: &mut dyn FnMut(Arrived),
+    ) -> Result<(), Rejected> {
         let (header, payload) = Header::parse(bytes)?;
         if source == self.local || source.index() >= self.peers.len() {
             return Err(Rejected::Source { nodes: self.nodes(), got: source });
@@ -296,7 +322,7 @@ impl LinkSet {
         if header.data {
             link.receiver.check_sequence(header.sequence)?;
         }
-        let LinkSet { peers, inbox, buffers, statistics, .. } = self;
+        let LinkSet { peers, buffers, statistics, .. } = self;
         let Some(link) = &mut peers[source.index()].1 else { return Ok(()) };
         link.sender.handle_acknowledgement(
             header.acknowledged,
@@ -305,9 +331,9 @@ impl LinkSet {
             &mut buffers.datagrams,
         );
         if header.data {
-            let mut deliver = |message: Vec<u8>| {
+            let mut deliver = |message: Arrived| {
                 statistics.messages_received += 1;
-                inbox.push_back((source, message));
+                deliver(message);
             };
             let receiver = &mut link.receiver;
             let accepted = receiver.handle_data(&header, payload, now, buffers, &mut deliver);

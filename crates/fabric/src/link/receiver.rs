@@ -1,11 +1,12 @@
 //! The receiving half of a link: orders datagrams, joins fragments into messages, and decides when to
 //! acknowledge.
 
+use core::ops::Range;
 use core::time::Duration;
 
 use hiroba_base::Instant;
 
-use super::header::{Frames, Header, Rejected};
+use super::header::{Frames, HEADER_BYTES, Header, Rejected};
 use super::pool::{BufferPool, Buffers};
 use crate::unsent::MESSAGE_BYTES_MAX;
 
@@ -28,6 +29,25 @@ pub enum Accepted {
     New,
     /// It has arrived before.
     Duplicate,
+}
+
+/// A message that is next in order.
+#[derive(Debug)]
+pub enum Arrived {
+    /// It lies whole in the datagram that is being handled, at this place.
+    Within(Range<usize>),
+    /// It was joined from several datagrams, or copied because its datagram came too early.
+    Copied(Vec<u8>),
+}
+
+impl Arrived {
+    /// Returns the message as bytes of its own; `datagram` is the one that was being handled.
+    pub fn into_bytes(self, datagram: &[u8]) -> Vec<u8> {
+        match self {
+            Arrived::Within(place) => datagram[place].to_vec(),
+            Arrived::Copied(bytes) => bytes,
+        }
+    }
 }
 
 /// The receiving half of a link.
@@ -109,7 +129,7 @@ impl Receiver {
         payload: &[u8],
         now: Instant,
         buffers: &mut Buffers,
-        deliver: &mut dyn FnMut(Vec<u8>),
+        deliver: &mut dyn FnMut(Arrived),
     ) -> Accepted {
         let had_gap = self.ahead != 0;
         let accepted = self.take_in(header.sequence, payload, buffers, deliver);
@@ -132,7 +152,7 @@ impl Receiver {
         sequence: u64,
         payload: &[u8],
         buffers: &mut Buffers,
-        deliver: &mut dyn FnMut(Vec<u8>),
+        deliver: &mut dyn FnMut(Arrived),
     ) -> Accepted {
         if sequence < self.next {
             return Accepted::Duplicate;
@@ -146,7 +166,7 @@ impl Receiver {
             self.keep(sequence, payload, &mut buffers.datagrams);
             return Accepted::New;
         }
-        self.join(payload, deliver, &mut buffers.messages);
+        self.join(payload, true, deliver, &mut buffers.messages);
         self.next += 1;
         loop {
             let follows = self.ahead & 1 != 0;
@@ -156,7 +176,7 @@ impl Receiver {
             }
             let place = (self.next % REORDER_DATAGRAMS_MAX) as usize;
             let payload = std::mem::take(&mut self.kept[place]);
-            self.join(&payload, deliver, &mut buffers.messages);
+            self.join(&payload, false, deliver, &mut buffers.messages);
             buffers.datagrams.give(payload);
             self.next += 1;
         }
@@ -172,19 +192,32 @@ impl Receiver {
     }
 
     /// Joins the frames of the next payload in order. Fragments without a beginning, and beginnings without
-    /// an end, come only from a sender that is not this code; they are skipped.
-    fn join(&mut self, payload: &[u8], deliver: &mut dyn FnMut(Vec<u8>), messages: &mut BufferPool) {
-        for frame in Frames::new(payload) {
+    /// an end, come only from a sender that is not this code; they are skipped. A message in one frame of the
+    /// datagram that `is_at_hand` is left there.
+    fn join(
+        &mut self,
+        payload: &[u8],
+        is_at_hand: bool,
+        deliver: &mut dyn FnMut(Arrived),
+        messages: &mut BufferPool,
+    ) {
+        let mut frames = Frames::new(payload);
+        while let Some(frame) = frames.next() {
+            let bytes = frame.bytes.len();
             if frame.first {
-                let bytes = frame.bytes.len();
                 if let Some(endless) = self.partial.take() {
                     messages.give(endless);
+                }
+                if frame.last && is_at_hand {
+                    let end = HEADER_BYTES + payload.len() - frames.rest_bytes();
+                    deliver(Arrived::Within(end - bytes..end));
+                    continue;
                 }
                 self.partial =
                     Some(if frame.last { messages.take(bytes) } else { messages.take_large(bytes) });
             }
             let Some(partial) = &mut self.partial else { continue };
-            if partial.len() + frame.bytes.len() > MESSAGE_BYTES_MAX {
+            if partial.len() + bytes > MESSAGE_BYTES_MAX {
                 self.partial = None;
                 continue;
             }
@@ -192,7 +225,7 @@ impl Receiver {
             if frame.last
                 && let Some(message) = self.partial.take()
             {
-                deliver(message);
+                deliver(Arrived::Copied(message));
             }
         }
     }

@@ -36,6 +36,7 @@ use self::batch::{Batch, join_datagrams};
 use self::filter::{STRANGERS_BEFORE_FILTER, StrangerFilter};
 use self::outbox::Outbox;
 use crate::hooks::{self, Hook, IncomingHooks, OutgoingHooks};
+use crate::link::receiver::Arrived;
 use crate::link::{LinkConfig, LinkSet, LinkStatistics};
 use crate::receiving::{self, Deliver, Receiving, Turn, Turns, timespec};
 use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError, assert_peer};
@@ -135,8 +136,8 @@ pub(crate) struct Inbound {
     strangers: u64,
     /// The datagrams of the batch that have passed the hooks.
     passed: Vec<Passed>,
-    /// Messages to be delivered.
-    messages: VecDeque<(NodeId, Vec<u8>)>,
+    /// Messages to be delivered. They survive a `deliver` that panics.
+    messages: VecDeque<Undelivered>,
     /// Delivered ones, whose buffers go back to the link in the next turn.
     spent: Vec<Vec<u8>>,
 }
@@ -146,6 +147,20 @@ struct Passed {
     from: NodeId,
     piece: usize,
     bytes: Range<usize>,
+}
+
+/// A message to be delivered.
+struct Undelivered {
+    from: NodeId,
+    bytes: Delivery,
+}
+
+/// Where a message's bytes are.
+enum Delivery {
+    /// At a place in the batch, until the next one is received.
+    InBatch(usize, Range<usize>),
+    /// In a buffer of the links.
+    Copied(Vec<u8>),
 }
 
 fn system(action: &'static str) -> impl Fn(rustix::io::Errno) -> FabricError {
@@ -316,6 +331,7 @@ impl UdpFabric {
 
     /// Receives what has arrived, without waiting: one batch and the timers, and handles both.
     fn take_in(&self, inbound: &mut Inbound) -> io::Result<Turn> {
+        inbound.keep_undelivered();
         let count = inbound.batch.receive(self.socket.as_fd())?;
         legs::end(if count > 0 { Leg::Receive } else { Leg::Wait });
         if count == 0 && self.spinning.load(Ordering::Relaxed) > 0 {
@@ -336,12 +352,18 @@ impl UdpFabric {
             links.recycle(message);
         }
         links.count_rejected(rejected);
-        for Passed { from, piece, bytes } in inbound.passed.drain(..) {
+        let Inbound { batch, messages, passed, .. } = inbound;
+        for Passed { from, piece, bytes } in passed.drain(..) {
+            let start = bytes.start;
+            let mut deliver = |arrived| {
+                let bytes = match arrived {
+                    Arrived::Within(at) => Delivery::InBatch(piece, start + at.start..start + at.end),
+                    Arrived::Copied(bytes) => Delivery::Copied(bytes),
+                };
+                messages.push_back(Undelivered { from, bytes });
+            };
             // Rejections are counted; they have no other use here.
-            let _ = links.handle_datagram(from, inbound.batch.bytes(piece, bytes), now);
-        }
-        while let Some(message) = links.poll_message() {
-            inbound.messages.push_back(message);
+            let _ = links.handle_datagram_in_place(from, batch.bytes(piece, bytes), now, &mut deliver);
         }
         legs::end(Leg::Link);
         let due = links.poll_timeout().is_some_and(|timeout| timeout <= now);
@@ -383,6 +405,16 @@ impl UdpFabric {
 }
 
 impl Inbound {
+    /// Copies undelivered messages out of the batch, whose buffers are needed: a draining thread does not
+    /// deliver, and a `deliver` may have panicked.
+    fn keep_undelivered(&mut self) {
+        for Undelivered { bytes, .. } in &mut self.messages {
+            if let Delivery::InBatch(piece, place) = bytes {
+                *bytes = Delivery::Copied(self.batch.bytes(*piece, place.clone()).to_vec());
+            }
+        }
+    }
+
     /// Passes the first `count` pieces of the batch through the hooks. Returns the number of dropped
     /// datagrams.
     fn pass_hooks(&mut self, count: usize) -> u64 {
@@ -425,10 +457,15 @@ impl Turns for UdpFabric {
     /// Takes one turn in the receiving role: receives, then delivers outside the lock.
     fn turn(&self, inbound: &mut Inbound, deliver: Deliver<'_>) -> io::Result<Turn> {
         let mut turn = self.take_in(inbound)?;
-        while let Some((from, message)) = inbound.messages.pop_front() {
+        while let Some(Undelivered { from, bytes }) = inbound.messages.pop_front() {
             turn = Turn::Something;
-            deliver(from, &message);
-            inbound.spent.push(message);
+            match bytes {
+                Delivery::InBatch(piece, place) => deliver(from, inbound.batch.bytes(piece, place)),
+                Delivery::Copied(message) => {
+                    deliver(from, &message);
+                    inbound.spent.push(message);
+                }
+            }
         }
         Ok(turn)
     }

@@ -361,6 +361,39 @@ fn deliver_may_send_and_poll(make: fn(u16) -> Group) {
     });
 }
 
+/// The messages that arrived with the one whose receiver panics are delivered later, unchanged, also when
+/// more have come.
+fn a_receiver_that_panics_loses_one_message(make: fn(u16) -> Group) {
+    let group = make(2);
+    let post = |numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            group[1].post(NodeId(0), Unsent::new(&[&message(NodeId(1), number, 900)]));
+        }
+        group[1].push(NodeId(0));
+    };
+    post(0..5);
+    let panics = || {
+        let deliver = &mut |_: NodeId, _: &[u8]| panic!("planned");
+        group[0].poll(Some(Duration::from_millis(1)), deliver)
+    };
+    let start = Instant::now();
+    while std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_ok() {
+        assert!(start.elapsed() < HANGS_AFTER);
+        group[1].poll_now(&mut |_, _| {}).unwrap();
+    }
+    post(5..9);
+    let mut came = 1;
+    while came < 9 {
+        assert!(start.elapsed() < HANGS_AFTER, "{came} of 9 messages came");
+        let deliver = &mut |from, bytes: &[u8]| {
+            assert!(bytes == message(from, came, 900), "message {came} has changed");
+            came += 1;
+        };
+        group[0].poll(Some(Duration::from_millis(1)), deliver).unwrap();
+        group[1].poll_now(&mut |_, _| {}).unwrap();
+    }
+}
+
 fn many_threads_send_and_poll(make: fn(u16) -> Group) {
     const THREADS: u32 = 3;
     const EACH: u32 = 400;
@@ -460,7 +493,8 @@ macro_rules! conformance {
             conformance!(@tests $make;
                 both_directions_at_once every_size content_is_copied_before_send_returns posts_keep_their_order
                 payloads_come_behind_their_heads many_to_one burst_of_small_messages
-                a_peer_that_does_not_poll_for_a_second deliver_may_send_and_poll many_threads_send_and_poll
+                a_peer_that_does_not_poll_for_a_second deliver_may_send_and_poll
+                a_receiver_that_panics_loses_one_message many_threads_send_and_poll
                 wake_ends_a_blocked_poll the_descriptor_tells_what_there_is_to_do);
 
             #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use hiroba_base::{Instant, NodeId, RngExt, seeded};
 use hiroba_fabric::link::HEADER_BYTES;
 use hiroba_fabric::link::header::{Header, frame_header};
+use hiroba_fabric::link::receiver::Arrived;
 use hiroba_fabric::{
     Delivered, LinkConfig, LinkSet, LinkStatistics, Rejected, SimCluster, SimConditions, SimNetwork,
 };
@@ -334,6 +335,36 @@ fn a_lost_datagram_is_sent_again_before_the_timer() {
     assert!(receiver.poll_transmit(now, &mut datagram).is_some(), "and so is its filling");
     sender.handle_datagram(OTHER, &datagram, now).unwrap();
     assert!(sender.is_idle());
+}
+
+/// Only messages that are split, or that came too early, are copied.
+#[test]
+fn a_message_in_order_stays_in_its_datagram() {
+    let mut sender = LinkSet::new(ONE, 2, LinkConfig::default());
+    let mut receiver = LinkSet::new(OTHER, 2, LinkConfig::default());
+    let lengths = [[300, 0].as_slice(), &[700, 200, 100], &[2000], &[1300]];
+    let mut datagrams = Vec::new();
+    for (number, lengths) in (0u32..).zip(lengths) {
+        lengths.iter().for_each(|length| sender.send(OTHER, &[&message(number, *length)[..*length]]));
+        let mut datagram = Vec::new();
+        while sender.poll_transmit(Instant::ORIGIN, &mut datagram).is_some() {
+            datagrams.push(datagram.clone());
+        }
+    }
+    // The second of the split message's datagrams comes before the first.
+    datagrams.swap(2, 3);
+    let (mut in_place, mut copied) = (Vec::new(), Vec::new());
+    for datagram in &datagrams {
+        let mut deliver = |arrived: Arrived| match arrived {
+            Arrived::Within(place) => in_place.push(datagram[place].to_vec()),
+            Arrived::Copied(bytes) => copied.push(bytes),
+        };
+        receiver.handle_datagram_in_place(ONE, datagram, Instant::ORIGIN, &mut deliver).unwrap();
+    }
+    let expected = [(0, 300), (0, 0), (1, 700), (1, 200), (1, 100), (3, 1300)];
+    assert_eq!(in_place, expected.map(|(number, length)| message(number, length)[..length].to_vec()));
+    assert_eq!(copied, [message(2, 2000)]);
+    assert_eq!(receiver.statistics().messages_received, 7);
 }
 
 #[test]
