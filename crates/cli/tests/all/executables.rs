@@ -449,6 +449,21 @@ fn other_processes_can_be_started_but_not_forked() {
     assert!(called.stderr.contains("fork"), "{called:?}");
 }
 
+/// A job that a program of another job starts is a job of its own, with other options.
+#[test]
+fn a_job_can_be_started_inside_another() {
+    if !may_run() {
+        return;
+    }
+    let command = env!("CARGO_BIN_EXE_hiroba");
+    let inner = format!("{command} run -n 2 --label -- sh -c 'echo $HIROBA_PTHREAD/$HIROBA_NODE'");
+    let called = test_program().on("2", &[], &["starts", &inner]);
+    assert_eq!(called.status, 0, "{called:?}");
+    let mut lines: Vec<&str> = called.stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["[0] /0", "[1] /1", "status 0", "the end"], "{called:?}");
+}
+
 /// With one node the threads, their objects and the memory are the C library's, and all works that works
 /// natively. The process leaves the job however it ends, so that there is an account.
 #[test]

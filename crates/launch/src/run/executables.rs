@@ -33,6 +33,20 @@ pub const NAMES_VARIABLE: &str = "HIROBA_OPENMP_NAMES";
 /// Tells the OpenMP library that the program has tasks.
 const TASKS_VARIABLE: &str = "HIROBA_OPENMP_TASKS";
 
+/// Returns true for variables that [`prepare`] sets. A launcher that a program of another job has started
+/// inherits that job's, which mean nothing for its own nodes.
+pub fn is_set_for_job(name: &OsStr) -> bool {
+    let set = [
+        PTHREAD_VARIABLE,
+        SINGLE_VARIABLE,
+        THREADS_VARIABLE,
+        OPENMP_VARIABLE,
+        NAMES_VARIABLE,
+        TASKS_VARIABLE,
+    ];
+    set.iter().any(|variable| name == *variable)
+}
+
 /// Returns the options of a job whose program was not built for Hiroba as its nodes need them, if the program
 /// can run so.
 pub fn prepare(options: &RunOptions) -> Result<Option<RunOptions>, Failure> {

@@ -317,7 +317,8 @@ impl Program {
         };
         let given = |name: &str| {
             let set = variables.iter().rev().find(|(variable, _)| variable == name);
-            set.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
+            let inherited = || std::env::var_os(name).filter(|_| !executables::is_set_for_job(name.as_ref()));
+            set.map(|(_, value)| value.clone()).or_else(inherited)
         };
         let before = executables::preloaded(given);
         let shares = before.contains(&compiler::PTHREAD_LIBRARY);
@@ -336,7 +337,8 @@ impl Program {
         let defaults: Vec<CString> =
             if rustix::termios::isatty(rustix::stdio::stdout()) { Vec::new() } else { defaults.collect() };
         let replaced = |name: &OsStr| variables.iter().any(|(variable, _)| variable == name);
-        let kept = std::env::vars_os().filter(|(name, _)| !replaced(name));
+        let kept =
+            std::env::vars_os().filter(|(name, _)| !replaced(name) && !executables::is_set_for_job(name));
         let environment = kept
             .chain(variables.iter().cloned())
             .filter(|(name, _)| !is_ours(name))

@@ -418,7 +418,7 @@ fn passed_variables(options: &RunOptions) -> Vec<(ByteBuf, ByteBuf)> {
     let passes = |name: &OsString| {
         PASSED_PREFIXES.iter().any(|prefix| name.as_bytes().starts_with(prefix)) && name != AGENT_VARIABLE
     };
-    let own = std::env::vars_os().filter(|(name, _)| passes(name));
+    let own = std::env::vars_os().filter(|(name, _)| passes(name) && !executables::is_set_for_job(name));
     own.chain(options.variables.iter().cloned())
         .map(|(name, value)| (bytes_of(&name).into(), bytes_of(&value).into()))
         .collect()
