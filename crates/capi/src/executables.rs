@@ -1,11 +1,12 @@
 //! Functions that `libhiroba_pthread.so` needs beside those of `hiroba.h`, for executables that were not
 //! built for Hiroba. No header declares them.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
-use hiroba_base::NodeId;
-use hiroba_node::Runtime;
+use hiroba_base::{LockId, NodeId};
+use hiroba_node::program_signals::exchange_program_action;
+use hiroba_node::{Runtime, Taken, expect_handler_of, when_outside};
 
 use crate::reporting::note;
 
@@ -93,6 +94,48 @@ pub extern "C" fn hiroba_is_dying() -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_is_inside() -> c_int {
     c_int::from(hiroba_node::SignalsDeferred::is_live())
+}
+
+/// Sets a handler of the library itself for a signal. Threads inside the runtime do not block it: the handler
+/// calls nothing there but `hiroba_is_inside` and `hiroba_when_outside`. Returns 0 or an errno value.
+///
+/// # Safety
+/// `action` is an action whose handler keeps to that.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hiroba_handle_anywhere(signal: c_int, action: *const libc::sigaction) -> c_int {
+    // SAFETY: the caller's.
+    exchange_program_action(signal, unsafe { action.as_ref() }).err().unwrap_or(0)
+}
+
+/// Has the calling thread, which is inside the runtime, call a function when it leaves.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_when_outside(act: extern "C" fn()) {
+    when_outside(act);
+}
+
+/// Has all threads of this process block this signal, like all others, while they are inside the runtime,
+/// from now on.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_block_inside(signal: c_int) {
+    expect_handler_of(signal);
+}
+
+/// Takes a lock for the calling thread if no other node has wanted it lately. Needs no stack of its own.
+/// Returns 1 if the thread has it, 0 if another thread of this node has it, and -1 if `hiroba_lock` or
+/// `hiroba_trylock` must be called.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_take_leased(lock: c_uint) -> c_int {
+    match Runtime::get().map(|runtime| runtime.take_leased(LockId(lock))) {
+        Some(Taken::Yes) => 1,
+        Some(Taken::Held) => 0,
+        Some(Taken::AskEngine) | None => -1,
+    }
+}
+
+/// Gives a lock back that `hiroba_take_leased` has taken. Returns 0, or -1 if `hiroba_unlock` must be called.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_give_back_leased(lock: c_uint) -> c_int {
+    if Runtime::get().is_some_and(|runtime| runtime.give_back_leased(LockId(lock))) { 0 } else { -1 }
 }
 
 /// Returns the length of a block of the shared heap.

@@ -1,8 +1,9 @@
 //! Mutants: planted bugs that test the checkers. Each mutant breaks one duty of the protocol, of its host or
 //! of its messages, without changing the engine, and the suite must catch it.
 
-use hiroba_base::{NodeId, PageId, PageSet};
-use hiroba_protocol::Effect;
+use hiroba_base::{LockId, NodeId, PageId, PageSet};
+use hiroba_protocol::lease::{Leases, Taken};
+use hiroba_protocol::{Effect, Waiter};
 use hiroba_wire::{Limits, Message};
 
 use crate::memory::{Merge, TwinAfter};
@@ -14,6 +15,7 @@ pub mod converting;
 pub mod erc;
 pub mod first_touch;
 mod hlrc;
+pub mod leases;
 pub mod leaving;
 pub mod lrc;
 pub mod mapping;
@@ -152,6 +154,16 @@ pub trait Mutation {
     /// Returns messages that are sent before this one, and their receivers.
     fn sends_before(&mut self, _from: NodeId, _bytes: &[u8], _limits: &Limits) -> Vec<(NodeId, Vec<u8>)> {
         Vec::new()
+    }
+
+    /// Changes the answer to a thread that takes a lock by its lease.
+    fn on_take(&mut self, _node: NodeId, _lock: LockId, taken: Taken) -> Taken {
+        taken
+    }
+
+    /// Gives back a lock by its lease. Returns false if the engine must do it.
+    fn give_back(&mut self, leases: &Leases, lock: LockId, waiter: Waiter) -> bool {
+        leases.give_back(lock, waiter)
     }
 
     /// Decides what happens to a message that is sent.

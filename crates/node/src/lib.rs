@@ -62,6 +62,7 @@ pub const BUILD: &str = env!("HIROBA_BUILD");
 pub use core_share::{CoreShare, core_share_of};
 pub use error::NodeError;
 pub use hiroba_ports as ports;
+pub use hiroba_protocol::lease::Taken;
 pub use hiroba_protocol::{HomePolicy, Homes, Protocol};
 pub use own_memory::{note_allocated, note_freed};
 pub use runtime::follow::Command;
@@ -72,6 +73,6 @@ pub use runtime::space::AllocateError;
 pub use runtime::{Runtime, preflight};
 pub use signals::{
     SignalsDeferred, defer_signals_across_fork, expect_handler_of, release_signals_after_fork,
-    release_signals_in_child,
+    release_signals_in_child, when_outside,
 };
 pub use swap::check_swap;

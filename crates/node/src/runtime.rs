@@ -8,6 +8,7 @@ use hiroba_base::{Access, NodeId, PageId, PageRange, PageSize};
 use hiroba_fabric::Fabric;
 use hiroba_memory::fault::{self, Fault, FaultHandler, FaultOutcome, FaultSource};
 use hiroba_memory::{ForkGuard, MemoryError, SharedMemory};
+use hiroba_protocol::lease::Leases;
 use hiroba_protocol::{Outcome, Protocol, Synchronisation, Waiter};
 use hiroba_trace::NodeStatistics;
 use hiroba_wire::control::{ToLauncher, ToNode};
@@ -46,6 +47,7 @@ pub(crate) mod follow;
 pub(crate) mod heap;
 pub(crate) mod host;
 pub(crate) mod last_words;
+pub(crate) mod leased;
 pub(crate) mod lending;
 pub(crate) mod liveness;
 pub(crate) mod local;
@@ -84,6 +86,8 @@ pub struct Runtime {
     pub(crate) pager: Option<Pager>,
     pub(crate) on_demand: OnDemand,
     core: Mutex<Core>,
+    /// Locks that threads take without the engine.
+    leases: Arc<Leases>,
     pub(crate) serving: Serving,
     pub(crate) allocations: Allocations,
     pub(crate) ports: Ports,
@@ -510,6 +514,7 @@ impl Runtime {
         let _signals = SignalsDeferred::defer();
         let mut statistics = self.account.statistics(self.me);
         let counters = &mut statistics.counters;
+        counters.lock_acquires += self.leases.holds();
         counters.resident_bytes_max = self.memory.resident_bytes_max();
         counters.memory_limit_bytes = self.job.memory_limit_bytes;
         if let Some(lending) = &self.lending {

@@ -9,6 +9,11 @@
 //! threads only count themselves while they are inside. A thread that installs the first handler announces it
 //! ([`expect_handler_of`]) and waits until all threads that are inside have left, or have blocked their
 //! signals after all. From then on every thread blocks them.
+//!
+//! A library that builds on this one may have handlers that are not announced. Such a handler touches shared
+//! memory and calls the runtime only where it has interrupted a thread outside
+//! ([`SignalsDeferred::is_live`]). What it has to do elsewhere, the thread does when it leaves
+//! ([`when_outside`]).
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -23,7 +28,14 @@ static HAS_HANDLERS: AtomicBool = AtomicBool::new(false);
 static UNBLOCKED_INSIDE: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    static DEFERRAL: Deferral = const { Deferral { depth: Cell::new(0), how: Cell::new(How::NotAtAll) } };
+    static DEFERRAL: Deferral = const {
+        Deferral {
+            depth: Cell::new(0),
+            how: Cell::new(How::NotAtAll),
+            is_crossing: Cell::new(false),
+            when_outside: Cell::new(None),
+        }
+    };
     /// How the calling thread deferred signals when it began a fork.
     static BEFORE_FORK: Cell<How> = const { Cell::new(How::NotAtAll) };
 }
@@ -33,6 +45,10 @@ struct Deferral {
     /// Number of live guards: only the outermost has an effect.
     depth: Cell<u32>,
     how: Cell<How>,
+    /// True while the thread begins or ends its deferral.
+    is_crossing: Cell<bool>,
+    /// What the thread does when it leaves.
+    when_outside: Cell<Option<extern "C" fn()>>,
 }
 
 /// How a thread defers signals.
@@ -60,18 +76,21 @@ impl SignalsDeferred {
     /// only as the outermost guard.
     pub fn defer() -> SignalsDeferred {
         DEFERRAL.with(|deferral| {
-            if deferral.depth.get() == 0 {
-                deferral.how.set(count_or_block());
+            if deferral.depth.get() > 0 {
+                return deferral.depth.set(deferral.depth.get() + 1);
             }
-            // From here on no handler that would look at the depth can run.
-            deferral.depth.set(deferral.depth.get() + 1);
+            deferral.is_crossing.set(true);
+            deferral.how.set(count_or_block());
+            // From here on no handler that would defer signals itself can run.
+            deferral.depth.set(1);
+            deferral.is_crossing.set(false);
         });
         SignalsDeferred::GUARD
     }
 
     /// Returns true if the calling thread defers signals.
     pub fn is_live() -> bool {
-        DEFERRAL.with(|deferral| deferral.depth.get() > 0)
+        DEFERRAL.with(|deferral| deferral.depth.get() > 0 || deferral.is_crossing.get())
     }
 
     /// Defers signals with the thread's mask, which threads that it starts inherit.
@@ -107,12 +126,24 @@ impl SignalsDeferred {
 impl Drop for SignalsDeferred {
     fn drop(&mut self) {
         DEFERRAL.with(|deferral| {
-            deferral.depth.set(deferral.depth.get() - 1);
-            if deferral.depth.get() == 0 {
-                release(deferral.how.replace(How::NotAtAll));
+            if deferral.depth.get() > 1 {
+                return deferral.depth.set(deferral.depth.get() - 1);
+            }
+            deferral.is_crossing.set(true);
+            deferral.depth.set(0);
+            release(deferral.how.replace(How::NotAtAll));
+            deferral.is_crossing.set(false);
+            if let Some(act) = deferral.when_outside.take() {
+                act();
             }
         });
     }
+}
+
+/// Has the calling thread, which is inside, call a function when it leaves. For handlers that are not
+/// announced.
+pub fn when_outside(act: extern "C" fn()) {
+    DEFERRAL.with(|deferral| deferral.when_outside.set(Some(act)));
 }
 
 fn count_or_block() -> How {
@@ -281,5 +312,24 @@ mod tests {
         drop(SignalsDeferred::defer());
         assert_eq!(blocked(), before, "the guard leaves the mask to the kernel");
         drop(deferred);
+    }
+
+    #[test]
+    fn a_handler_that_is_not_announced_acts_when_its_thread_leaves() {
+        thread_local! {
+            static SEEN: Cell<Option<bool>> = const { Cell::new(None) };
+        }
+        extern "C" fn act() {
+            SEEN.set(Some(SignalsDeferred::is_live()));
+        }
+        let deferred = SignalsDeferred::defer();
+        let nested = SignalsDeferred::defer();
+        when_outside(act);
+        drop(nested);
+        assert_eq!(SEEN.get(), None);
+        drop(deferred);
+        assert_eq!(SEEN.take(), Some(false), "it runs once the thread is outside");
+        drop(SignalsDeferred::defer());
+        assert_eq!(SEEN.get(), None, "it runs once");
     }
 }

@@ -190,6 +190,10 @@ thread_local! {
     static CALL: Cell<Option<Call>> = const { Cell::new(None) };
 }
 
+fn waiter_of(number: u32, purpose: Purpose) -> Waiter {
+    Waiter(2 * number + u32::from(purpose == Purpose::Fault))
+}
+
 impl Threads {
     pub(crate) fn new() -> Threads {
         Threads {
@@ -222,8 +226,12 @@ impl Threads {
 
     /// Returns the calling thread's waiter.
     pub(crate) fn mine(&self, purpose: Purpose) -> Option<Waiter> {
-        let number = self.my_number()?;
-        Some(Waiter(2 * number + u32::from(purpose == Purpose::Fault)))
+        Some(waiter_of(self.my_number()?, purpose))
+    }
+
+    /// Returns the calling thread's waiter, if it has a place already.
+    pub(crate) fn known(purpose: Purpose) -> Option<Waiter> {
+        MINE.get().map(|number| waiter_of(number, purpose))
     }
 
     /// Returns the calling thread's place, once it has one.

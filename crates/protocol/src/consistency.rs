@@ -23,6 +23,7 @@ mod messages;
 mod releases;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use hiroba_base::{Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSize, VectorTimestamp};
 use hiroba_wire::{AtomicOperation, Collective, HomeMoves, Knowledge, Limits, Message, Placement};
@@ -37,6 +38,7 @@ use crate::cond::Conds;
 use crate::hlrc::Hlrc;
 use crate::home::Located;
 use crate::interval::IntervalLog;
+use crate::lease::Leases;
 use crate::lock::Locks;
 use crate::team::Team;
 use crate::{
@@ -153,6 +155,13 @@ impl Consistency {
     /// Has the engine report all that takes effect ([`Effect::Tell`]).
     pub fn telling(mut self) -> Consistency {
         self.site.tells = true;
+        self
+    }
+
+    /// Lets threads take locks that no other node wants without the engine ([`crate::lease`]). Those holds
+    /// are not reported.
+    pub fn leasing(mut self, leases: Arc<Leases>) -> Consistency {
+        self.locks.lease_by(leases);
         self
     }
 
@@ -286,6 +295,8 @@ impl Engine for Consistency {
         placement: Placement,
     ) {
         let index = self.protocols.index_for(Keeper::Protocol(protocol));
+        // Under an eager protocol an unlock is a release.
+        self.locks.end_leases();
         self.place_region(index, pages, page_size, placement);
     }
 
@@ -337,6 +348,10 @@ impl Engine for Consistency {
 
     fn locks_held(&self) -> Vec<(LockId, Waiter)> {
         self.locks.held().collect()
+    }
+
+    fn leases(&self) -> Option<&Leases> {
+        self.locks.leases()
     }
 
     fn handle_fault(&mut self, page: PageId, wanted: Access, waiter: Option<Waiter>) {

@@ -7,6 +7,7 @@ use hiroba_wire::{AtomicOperation, Message, Placement};
 
 use crate::effect::{Done, Effect};
 use crate::error::{Misfit, ProtocolError};
+use crate::lease::Leases;
 use crate::protocols::Protocol;
 use crate::thread::{Synchronisation, Waiter};
 
@@ -63,6 +64,11 @@ pub trait Engine: Send {
 
     /// Returns the locks that threads of this node hold.
     fn locks_held(&self) -> Vec<(LockId, Waiter)>;
+
+    /// Returns the leases of locks, through which threads take locks without the engine, if it leases any.
+    fn leases(&self) -> Option<&Leases> {
+        None
+    }
 
     /// Handles that a thread touched a granule of a page beyond the page's access. `wanted` is `Access::None`
     /// if the machine does not say whether it was a load or a store. Without a waiter, the `Protect` that

@@ -29,6 +29,7 @@ mod fact;
 pub mod hlrc;
 pub mod home;
 pub mod interval;
+pub mod lease;
 pub mod lock;
 pub mod lrc;
 mod moves;

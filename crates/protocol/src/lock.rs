@@ -22,6 +22,10 @@
 //! for that lock until the tail has reported whether it granted (`LockTryOutcome`), so the tail that the
 //! manager knows is never outdated.
 //!
+//! A lock that is idle, or becomes unreleased, may also be *leased* to the threads of this node
+//! ([`crate::lease`]). Whatever concerns it then ends the lease first, so the table below needs no row for
+//! it.
+//!
 //! | here          | `token` | `holder` | `requested` | meaning |
 //! |---------------|---------|----------|-------------|---------|
 //! | absent        | no      | –        | no          | elsewhere |
@@ -31,11 +35,13 @@
 //! | held          | yes     | a thread | no          | `successor` gets it at release |
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use hiroba_base::{LockId, NodeId, VectorTimestamp};
 use hiroba_wire::Message;
 use rustc_hash::FxHashMap;
 
+use crate::lease::{Leased, Leases};
 use crate::{Expected, Misuse, ProtocolError, Waiter, unexpected};
 
 /// A deferred release that has changed more pages than this was long: the lock's next unlocks are not
@@ -88,6 +94,8 @@ pub struct Locks {
     nodes: u16,
     local: FxHashMap<LockId, Local>,
     managed: FxHashMap<LockId, Managed>,
+    /// Locks that threads take without the engine.
+    leases: Option<Arc<Leases>>,
     /// The numbers of releases of this node that have begun, and that have ended. One takes place at a time.
     releases_begun: u64,
     releases_ended: u64,
@@ -166,9 +174,57 @@ impl Locks {
             nodes,
             local: FxHashMap::default(),
             managed: FxHashMap::default(),
+            leases: None,
             releases_begun: 0,
             releases_ended: 0,
         }
+    }
+
+    /// Leases idle locks to the threads of this node from now on.
+    pub fn lease_by(&mut self, leases: Arc<Leases>) {
+        self.leases = Some(leases);
+    }
+
+    /// Returns the leases, if idle locks are leased.
+    pub fn leases(&self) -> Option<&Leases> {
+        self.leases.as_deref()
+    }
+
+    /// Leases a lock if it is idle here, and its next unlock may be deferred.
+    pub fn lease(&mut self, lock: LockId) {
+        let Some(leases) = self.leases.clone() else { return };
+        let local = self.local(lock);
+        if !local.is_idle() || local.undeferred > 0 {
+            return;
+        }
+        if let Some((other, leased)) = leases.begin(lock) {
+            self.note_leased(other, leased);
+        }
+    }
+
+    /// Ends all leases.
+    pub fn end_leases(&mut self) {
+        let Some(leases) = self.leases.clone() else { return };
+        leases.leased().for_each(|(lock, _)| self.end_lease(lock));
+    }
+
+    fn end_lease(&mut self, lock: LockId) {
+        if let Some(leased) = self.leases.as_ref().and_then(|leases| leases.end(lock)) {
+            self.note_leased(lock, leased);
+        }
+    }
+
+    /// Notes the holds of a lease as if they had been made here.
+    fn note_leased(&mut self, lock: LockId, Leased { holds, holder }: Leased) {
+        if holds == 0 {
+            return;
+        }
+        let begun = self.releases_begun;
+        let local = self.local.get_mut(&lock).expect("a leased lock has been used");
+        assert!(local.is_idle(), "lock {}: a leased lock is idle to the engine", lock.0);
+        local.turns = local.turns.wrapping_add(holds);
+        local.holder = holder;
+        local.unlocked_after = holder.is_none().then_some(begun);
     }
 
     /// Notes that the node begins to end an interval.
@@ -185,7 +241,9 @@ impl Locks {
 
     /// Returns the locks that threads of this node hold, with the threads.
     pub fn held(&self) -> impl Iterator<Item = (LockId, Waiter)> + '_ {
-        self.local.iter().filter_map(|(lock, local)| Some((*lock, local.holder?)))
+        let known = self.local.iter().filter_map(|(lock, local)| Some((*lock, local.holder?)));
+        let leased = self.leases.iter().flat_map(|leases| leases.leased());
+        known.chain(leased.filter_map(|(lock, holder)| Some((lock, holder?))))
     }
 
     /// Returns the smallest lock that is held.
@@ -194,12 +252,14 @@ impl Locks {
     }
 
     /// Returns true if `waiter` holds `lock`.
-    pub fn is_held_by(&self, lock: LockId, waiter: Waiter) -> bool {
+    pub fn is_held_by(&mut self, lock: LockId, waiter: Waiter) -> bool {
+        self.end_lease(lock);
         self.local.get(&lock).is_some_and(|local| local.holder == Some(waiter))
     }
 
     /// Returns the thread that holds the lock, and the number of its hold.
-    pub fn hold_of(&self, lock: LockId) -> Option<(Waiter, u64)> {
+    pub fn hold_of(&mut self, lock: LockId) -> Option<(Waiter, u64)> {
+        self.end_lease(lock);
         let local = self.local.get(&lock)?;
         Some((local.holder?, local.turns.wrapping_sub(1)))
     }
@@ -277,7 +337,8 @@ impl Locks {
     }
 
     /// Returns true if the holder may give up the lock with its interval open ([`Locks::unlock_unreleased`]).
-    pub fn may_defer(&self, lock: LockId) -> bool {
+    pub fn may_defer(&mut self, lock: LockId) -> bool {
+        self.end_lease(lock);
         self.local.get(&lock).is_some_and(|local| local.undeferred == 0 && local.successor.is_none())
     }
 
@@ -451,6 +512,7 @@ impl Locks {
     }
 
     fn local(&mut self, lock: LockId) -> &mut Local {
+        self.end_lease(lock);
         // A lock begins idle at its manager.
         let token = lock.manager(self.nodes) == self.me;
         self.local.entry(lock).or_insert_with(|| Local { token, ..Local::default() })
@@ -501,6 +563,7 @@ impl Managed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lease::Taken;
 
     const LOCK: LockId = LockId(0);
     const WAITER: Waiter = Waiter(0);
@@ -545,6 +608,39 @@ mod tests {
         locks.unlock_unreleased(LOCK);
         release(&mut locks);
         assert_eq!(forward(&mut locks, &seen), Some(grant(&seen, 1)));
+    }
+
+    #[test]
+    fn a_lock_leaves_behind_a_release_for_the_holds_of_its_lease() {
+        let (mut locks, seen) = manager();
+        let leases = Arc::new(Leases::default());
+        locks.lease_by(leases.clone());
+        locks.acquire(LOCK, WAITER, &seen).unwrap();
+        locks.unlock_unreleased(LOCK);
+        locks.lease(LOCK);
+        release(&mut locks);
+        assert_eq!(leases.take(LOCK, SIBLING), Taken::Yes);
+        assert_eq!(locks.held().collect::<Vec<_>>(), [(LOCK, SIBLING)]);
+        assert!(leases.give_back(LOCK, SIBLING));
+        assert_eq!(forward(&mut locks, &seen), Some(LockAction::Release(LOCK)));
+        assert_eq!(leases.take(LOCK, SIBLING), Taken::AskEngine);
+        release(&mut locks);
+        assert_eq!(locks.hand_over_released(LOCK, 1, &seen), [grant(&seen, 2)]);
+    }
+
+    #[test]
+    fn another_node_waits_for_the_holder_of_a_lease() {
+        let (mut locks, seen) = manager();
+        let leases = Arc::new(Leases::default());
+        locks.lease_by(leases.clone());
+        locks.acquire(LOCK, WAITER, &seen).unwrap();
+        locks.unlock_unreleased(LOCK);
+        locks.lease(LOCK);
+        assert_eq!(leases.take(LOCK, SIBLING), Taken::Yes);
+        assert_eq!(forward(&mut locks, &seen), None);
+        assert!(!leases.give_back(LOCK, SIBLING), "the engine gives it back");
+        assert_eq!(locks.hold_of(LOCK), Some((SIBLING, 1)));
+        assert_eq!(locks.release(LOCK, &seen), [grant(&seen, 2)]);
     }
 
     #[test]

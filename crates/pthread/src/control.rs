@@ -284,6 +284,33 @@ impl Held {
     }
 }
 
+/// The number of threads that wait for an object. Changes in its monitor. Who changes an object for which
+/// nobody waits need not tell anyone.
+#[repr(transparent)]
+pub(crate) struct Waiting(AtomicU32);
+
+impl Waiting {
+    /// Runs `wait`, in which the calling thread waits.
+    pub(crate) fn during<R>(&self, wait: impl FnOnce() -> R) -> R {
+        self.0.store(self.0.load(Relaxed) + 1, Relaxed);
+        let result = wait();
+        self.0.store(self.0.load(Relaxed) - 1, Relaxed);
+        result
+    }
+
+    /// Wakes all of them.
+    pub(crate) fn tell_all(&self, held: Held) {
+        if self.0.load(Relaxed) > 0 {
+            held.tell_all();
+        }
+    }
+
+    /// Sets their number to 0 for a new object.
+    pub(crate) fn reset(&self) {
+        self.0.store(0, Relaxed);
+    }
+}
+
 /// The interval at which a thread that waits with a deadline reads the clock.
 const CLOCK_CHECK: Duration = Duration::from_secs(1);
 /// The interval at which a thread that waits for a mutex with a deadline polls.

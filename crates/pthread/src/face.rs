@@ -57,6 +57,16 @@ unsafe extern "C" {
     pub safe fn hiroba_is_dying() -> c_int;
     /// Returns whether the calling thread is inside the runtime with a lock; see there.
     pub safe fn hiroba_is_inside() -> c_int;
+    /// Sets a handler of this library for a signal that threads inside the runtime do not block; see there.
+    pub fn hiroba_handle_anywhere(signal: c_int, action: *const libc::sigaction) -> c_int;
+    /// Has the calling thread, which is inside the runtime, call a function when it leaves.
+    pub safe fn hiroba_when_outside(act: extern "C" fn());
+    /// Has threads inside the runtime block a signal from now on.
+    pub safe fn hiroba_block_inside(signal: c_int);
+    /// Takes a lock if that needs no more than an atomic instruction; see there.
+    pub safe fn hiroba_take_leased(lock: c_uint) -> c_int;
+    /// Gives such a lock back; see there.
+    pub safe fn hiroba_give_back_leased(lock: c_uint) -> c_int;
     /// Leaves the job after all of the program's threads have been halted.
     pub safe fn hiroba_leave_halted();
     /// Shares a program's data at their addresses; see `executables.rs` of the C face.

@@ -2,20 +2,15 @@
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use crate::face;
 use crate::masks::{self, interrupting_signal};
 use crate::next::next;
 use crate::record::{Thread, record_of};
 use crate::saying;
 use crate::stacks::privately;
-
-unsafe extern "C" {
-    /// sigaction(2) under a name that this library does not override.
-    fn __sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
-}
 
 /// The time between two signals.
 const INTERVAL: Duration = Duration::from_millis(1);
@@ -28,7 +23,7 @@ pub(crate) fn prepare() {
     let action = unsafe { action.assume_init_mut() };
     action.sa_sigaction = interrupt as *const () as usize;
     // SAFETY: the handler does nothing.
-    unsafe { __sigaction(interrupting_signal(), action, ptr::null_mut()) };
+    unsafe { face::hiroba_handle_anywhere(interrupting_signal(), action) };
 }
 
 /// Interrupts a call that a thread of this node makes, until the cancelled thread has noticed.
@@ -40,6 +35,8 @@ pub(crate) fn interrupt_here(by: &Thread) {
     };
     let work = move || {
         masks::block(masks::all_signals());
+        // Calls that the runtime makes itself must not end early.
+        face::hiroba_block_inside(interrupting_signal());
         while record_of(cancelled).is_some_and(still_waits) {
             // SAFETY: the thread makes a call for the cancelled one, which has not noticed that it ended.
             unsafe { next!(fn pthread_kill(u64, c_int) -> c_int)(real, interrupting_signal()) };

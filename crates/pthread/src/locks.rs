@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::control::{Deadline, Held, LOOK_INTERVAL, Monitor, object};
+use crate::control::{Deadline, Held, LOOK_INTERVAL, Monitor, Waiting, object};
 use crate::face;
 use crate::next::next;
 use crate::record::this_thread;
@@ -64,7 +64,7 @@ impl Mutex {
         if let Some(said) = self.again() {
             return said;
         }
-        privately(|| face::hiroba_lock(self.lock_number()));
+        lock(self.lock_number());
         self.note_owner();
         0
     }
@@ -73,7 +73,7 @@ impl Mutex {
         if let Some(said) = self.again() {
             return if said == libc::EDEADLK { libc::EBUSY } else { said };
         }
-        if privately(|| face::hiroba_trylock(self.lock_number())) != 0 {
+        if !try_lock(self.lock_number()) {
             return libc::EBUSY;
         }
         self.note_owner();
@@ -111,8 +111,28 @@ impl Mutex {
             }
             self.owner.store(0, Relaxed);
         }
-        privately(|| face::hiroba_unlock(self.lock_number()));
+        unlock(self.lock_number());
         0
+    }
+}
+
+/// Takes a lock, without the private stack if no other node wants it.
+fn lock(number: u32) {
+    if face::hiroba_take_leased(number) <= 0 {
+        privately(|| face::hiroba_lock(number));
+    }
+}
+
+fn try_lock(number: u32) -> bool {
+    match face::hiroba_take_leased(number) {
+        -1 => privately(|| face::hiroba_trylock(number)) == 0,
+        taken => taken != 0,
+    }
+}
+
+fn unlock(number: u32) {
+    if face::hiroba_give_back_leased(number) != 0 {
+        privately(|| face::hiroba_unlock(number));
     }
 }
 
@@ -220,6 +240,7 @@ struct ReadWriteLock {
     number: AtomicU32,
     readers: AtomicU32,
     writer: AtomicU64,
+    waiting: Waiting,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -246,7 +267,7 @@ impl ReadWriteLock {
                 return libc::EDEADLK;
             }
             while !self.is_free_for(wish) {
-                match wait(held) {
+                match self.waiting.during(|| wait(held)) {
                     0 => {}
                     error => return error,
                 }
@@ -285,7 +306,7 @@ impl ReadWriteLock {
             } else {
                 self.readers.store(self.readers.load(Relaxed).saturating_sub(1), Relaxed);
             }
-            held.tell_all();
+            self.waiting.tell_all(held);
             0
         })
     }
@@ -337,11 +358,16 @@ struct Spin {
     number: AtomicU32,
 }
 
+impl Spin {
+    fn lock_number(&self) -> u32 {
+        Monitor::of(&self.number).number()
+    }
+}
+
 of_object! { Spin:
-    pthread_spin_init(lock, _shared: c_int) => { lock.number.store(0, Relaxed); 0 };
-    pthread_spin_destroy(lock) => { lock.number.store(0, Relaxed); 0 };
-    pthread_spin_lock(lock) => { privately(|| face::hiroba_lock(Monitor::of(&lock.number).number())); 0 };
-    pthread_spin_trylock(lock) =>
-        match privately(|| face::hiroba_trylock(Monitor::of(&lock.number).number())) { 0 => 0, _ => libc::EBUSY };
-    pthread_spin_unlock(lock) => { privately(|| face::hiroba_unlock(Monitor::of(&lock.number).number())); 0 };
+    pthread_spin_init(spin, _shared: c_int) => { spin.number.store(0, Relaxed); 0 };
+    pthread_spin_destroy(spin) => { spin.number.store(0, Relaxed); 0 };
+    pthread_spin_lock(spin) => { lock(spin.lock_number()); 0 };
+    pthread_spin_trylock(spin) => if try_lock(spin.lock_number()) { 0 } else { libc::EBUSY };
+    pthread_spin_unlock(spin) => { unlock(spin.lock_number()); 0 };
 }

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 
 use crate::cancel::{self, CANCELLED};
-use crate::control::{Deadline, Held, Monitor, ONCE, object};
+use crate::control::{Deadline, Held, Monitor, ONCE, Waiting, object};
 use crate::heap::set_errno;
 use crate::locks::{Mutex, of_object};
 use crate::next::next;
@@ -237,6 +237,7 @@ of_object! { Barrier:
 struct Semaphore {
     number: AtomicU32,
     value: AtomicU32,
+    waiting: Waiting,
 }
 
 impl Semaphore {
@@ -248,7 +249,7 @@ impl Semaphore {
                     self.value.store(value - 1, Relaxed);
                     return 0;
                 }
-                match wait(held) {
+                match self.waiting.during(|| wait(held)) {
                     0 => {}
                     error => return error,
                 }
@@ -264,7 +265,7 @@ impl Semaphore {
                 return libc::EOVERFLOW;
             }
             self.value.store(value + 1, Relaxed);
-            held.tell_all();
+            self.waiting.tell_all(held);
             0
         });
         failed(error)
@@ -290,6 +291,7 @@ of_object! { Semaphore:
         }
         semaphore.number.store(0, Relaxed);
         semaphore.value.store(value, Relaxed);
+        semaphore.waiting.reset();
         0
     };
     sem_destroy(semaphore) => { semaphore.number.store(0, Relaxed); 0 };

@@ -319,7 +319,7 @@ impl<E: Engine> Cluster<E> {
         self.threads[thread].registers[usize::from(register.0)] = value;
     }
 
-    fn acquired(&mut self, thread: usize, lock: LockId) -> Result<(), Failure> {
+    pub(super) fn acquired(&mut self, thread: usize, lock: LockId) -> Result<(), Failure> {
         let record = self.truth.locks.entry(lock).or_default();
         if let Some(holder) = record.holder {
             let sentence = format!("thread {thread} was given lock {}, which thread {holder} holds", lock.0);

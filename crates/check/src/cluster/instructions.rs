@@ -1,6 +1,7 @@
 //! What threads do: instructions that are carried out at once if possible, else begun by a call of an engine.
 
 use hiroba_base::Access;
+use hiroba_protocol::lease::Taken;
 use hiroba_protocol::{Engine, Synchronisation};
 use hiroba_trace::{Activity, Event};
 use hiroba_wire::AtomicOperation;
@@ -94,6 +95,9 @@ impl<E: Engine> Cluster<E> {
             other => unreachable!("{other:?} does not synchronise"),
         };
         self.enter(number, activity_of(sync));
+        if self.by_lease(number, &instruction)? {
+            return Ok(());
+        }
         if let Synchronisation::Release(lock) | Synchronisation::Wait(_, lock) = sync {
             self.note_release(number, lock);
         }
@@ -102,6 +106,33 @@ impl<E: Engine> Cluster<E> {
         let (node, waiter) = (thread.node, thread.waiter);
         self.nodes[node.index()].engine.handle_sync(sync, waiter);
         self.pump(node)
+    }
+
+    /// Takes or gives back a leased lock. Returns false if the engine must do it.
+    fn by_lease(&mut self, number: usize, instruction: &Instruction) -> Result<bool, Failure> {
+        let (node, waiter) = (self.threads[number].node, self.threads[number].waiter);
+        let Some(leases) = self.nodes[node.index()].engine.leases() else { return Ok(false) };
+        match *instruction {
+            Instruction::Lock(lock) | Instruction::TryLock(lock, _) => {
+                let taken = self.mutation.on_take(node, lock, leases.take(lock, waiter));
+                match (taken, instruction) {
+                    (Taken::Yes, &Instruction::TryLock(_, into)) => {
+                        self.set(number, into, 1);
+                        self.acquired(number, lock)?;
+                    }
+                    (Taken::Yes, _) => self.acquired(number, lock)?,
+                    (Taken::Held, &Instruction::TryLock(_, into)) => self.set(number, into, 0),
+                    _ => return Ok(false),
+                }
+            }
+            Instruction::Unlock(lock) if self.mutation.give_back(leases, lock, waiter) => {
+                self.note_release(number, lock);
+            }
+            _ => return Ok(false),
+        }
+        self.note(number, Event::Leave);
+        self.threads[number].next += 1;
+        Ok(true)
     }
 
     pub(super) fn operate(

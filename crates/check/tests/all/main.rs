@@ -13,6 +13,7 @@ mod first_touch;
 mod fuzz_corpus;
 mod golden;
 mod hlrc;
+mod leases;
 mod leaving;
 mod litmus;
 mod lrc;

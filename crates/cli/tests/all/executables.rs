@@ -464,6 +464,30 @@ fn a_job_can_be_started_inside_another() {
     assert_eq!(lines, ["[0] /0", "[1] /1", "status 0", "the end"], "{called:?}");
 }
 
+/// A lock that no other node wants costs no message: the engine does not even see its holds.
+#[test]
+fn objects_that_no_other_node_wants_cost_no_message() {
+    if !may_run() {
+        return;
+    }
+    let program = build("cc", "tests/programs/executable_uncontended.c", &["-pthread"]);
+    let sent = |rounds: &str| {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let stats = format!("--stats=json:{}", file.path().display());
+        let called = program.on("2", &[&stats], &[rounds]);
+        assert_eq!((called.status, &*called.stdout), (0, "as it should be\n"), "{called:?}");
+        let account = account_in(file.path());
+        let [acquired, sent] = ["lock_acquires", "messages_sent"].map(|name| account[name].as_u64());
+        (acquired.expect("a number"), sent.expect("a number"))
+    };
+    let (few, many) = (sent("10"), sent("20010"));
+    // In a round one lock is taken for the mutex and one for the spin lock, four for the reader-writer lock,
+    // and two for the semaphore.
+    assert!((many.0 - few.0).abs_diff(8 * 20_000) < 100, "{few:?}, {many:?}");
+    // Heartbeats, and pages that come late, are a few.
+    assert!(many.1.abs_diff(few.1) < 500, "{few:?}, {many:?}");
+}
+
 /// With one node the threads, their objects and the memory are the C library's, and all works that works
 /// natively. The process leaves the job however it ends, so that there is an account.
 #[test]

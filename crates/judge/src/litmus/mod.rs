@@ -15,6 +15,7 @@ mod aurc;
 mod bulk;
 mod converting;
 mod homeless;
+mod leases;
 mod mapped;
 mod one_sided;
 mod order;
@@ -27,6 +28,7 @@ mod tracking;
 
 pub use aurc::early;
 pub use converting::converting;
+pub use leases::leases;
 pub use mapped::mapped;
 pub use order::order;
 pub use ordered::ordered;

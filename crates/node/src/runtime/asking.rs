@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use hiroba_base::legs::{self, Leg};
 use hiroba_base::{CondId, LockId, PageRange};
 use hiroba_memory::fault::{Fault, FaultOutcome};
+use hiroba_protocol::lease::Taken;
 use hiroba_protocol::{Engine, Misuse, Outcome, Synchronisation, Waiter};
 use hiroba_trace::Activity;
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective};
@@ -357,12 +358,20 @@ impl Runtime {
 
     /// Acquires a lock.
     pub fn lock(&self, lock: LockId) {
+        if self.take_leased(lock) == Taken::Yes {
+            return;
+        }
         self.synchronise("hiroba_lock", TimeClass::Lock, Synchronisation::Acquire(lock));
         self.account.tallies.lock_acquires.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Acquires a lock if it is free. Returns true if it was.
     pub fn try_lock(&self, lock: LockId) -> bool {
+        match self.take_leased(lock) {
+            Taken::Yes => return true,
+            Taken::Held => return false,
+            Taken::AskEngine => {}
+        }
         let outcome = self.synchronise("hiroba_trylock", TimeClass::Lock, Synchronisation::TryAcquire(lock));
         let taken = outcome != Outcome::Refused;
         self.account.tallies.lock_acquires.fetch_add(u64::from(taken), Ordering::Relaxed);
@@ -371,6 +380,9 @@ impl Runtime {
 
     /// Releases a lock.
     pub fn unlock(&self, lock: LockId) {
+        if self.give_back_leased(lock) {
+            return;
+        }
         self.synchronise("hiroba_unlock", TimeClass::Lock, Synchronisation::Release(lock));
     }
 

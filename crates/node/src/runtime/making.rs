@@ -9,6 +9,7 @@ use hiroba_memory::fault::{self, FaultHandler, FaultSource, FaultSourceKind};
 use hiroba_memory::{ForkGuard, Lenders, MemoryConfig, MemoryError, SharedMemory, Twins};
 use hiroba_paging::PolicyKind;
 use hiroba_protocol::aurc::mapped::MappingRule;
+use hiroba_protocol::lease::Leases;
 use hiroba_protocol::{Consistency, Engine, HomePolicy, Protocol, WriteTracking};
 use hiroba_wire::control::{FaultSourceChoice, JobDescription, WriteTrackingChoice};
 use hiroba_wire::{Limits, Placement};
@@ -186,8 +187,11 @@ impl Runtime {
             Consistency::under(protocol, me, limits, tracking, reached).moving_homes(home_policy)
         };
         engine = engine.prefetching(prefetch);
+        let leases = Arc::new(Leases::default());
         if recorder.is_some() {
             engine = engine.telling();
+        } else if !explains {
+            engine = engine.leasing(leases.clone());
         }
         for node in NodeId::all(nodes) {
             let home = Placement::On(node);
@@ -247,6 +251,7 @@ impl Runtime {
             pager,
             on_demand: OnDemand::default(),
             core: Mutex::new(core),
+            leases,
             serving: Serving {
                 service,
                 lulls,

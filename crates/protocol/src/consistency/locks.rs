@@ -53,6 +53,9 @@ impl Consistency {
         }
         self.tell_released(lock, waiter);
         let next = self.locks.unlock_unreleased(lock);
+        if next.is_none() {
+            self.locks.lease(lock);
+        }
         self.carry_out(next);
         self.site.out.wake(waiter, Outcome::Done);
     }

@@ -15,11 +15,6 @@ use std::time::Duration;
 use crate::face;
 use crate::masks::tick_signal;
 
-unsafe extern "C" {
-    /// sigaction(2) under a name that this library does not override.
-    fn __sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
-}
-
 /// The processor time between two interrupts of a thread.
 pub(super) const TICK: Duration = Duration::from_micros(500);
 
@@ -103,7 +98,7 @@ pub(super) fn handle_with(handler: extern "C" fn(c_int, *mut libc::siginfo_t, *m
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
     // SAFETY: the handler does nothing in threads that the runtime runs.
-    unsafe { __sigaction(tick_signal(), action, ptr::null_mut()) };
+    unsafe { face::hiroba_handle_anywhere(tick_signal(), action) };
 }
 
 /// Interrupts the calling thread from now on, until it ends.

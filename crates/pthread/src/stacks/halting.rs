@@ -2,18 +2,12 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::in_program;
 use crate::face;
 use crate::masks::halting_signal;
-
-unsafe extern "C" {
-    /// sigaction(2) under a name that no library overrides.
-    fn __sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
-}
 
 /// The maximum number of threads of one process that can be halted.
 const THREADS_MAX: usize = 1024;
@@ -54,10 +48,18 @@ thread_local! {
 /// continues until it returns to the program, and does not touch the program's memory until then.
 extern "C" fn halt(_: c_int) {
     TOLD.fetch_add(1, Relaxed);
-    if in_program() && face::hiroba_is_inside() == 0 {
-        halt_here();
-    }
+    halt_or_note();
+}
+
+extern "C" fn halt_or_note() {
     MUST_HALT.set(true);
+    if !in_program() {
+        return; // halts when it returns to the program
+    }
+    if face::hiroba_is_inside() != 0 {
+        return face::hiroba_when_outside(halt_or_note);
+    }
+    halt_here();
 }
 
 fn halt_here() -> ! {
@@ -82,8 +84,8 @@ pub(crate) fn prepare() {
     action.sa_sigaction = halt as *const () as usize;
     // SAFETY: fills a local.
     unsafe { libc::sigfillset(&raw mut action.sa_mask) };
-    // SAFETY: the handler only counts and waits.
-    unsafe { __sigaction(halting_signal(), action, ptr::null_mut()) };
+    // SAFETY: the handler counts, and waits where the thread is outside the runtime.
+    unsafe { face::hiroba_handle_anywhere(halting_signal(), action) };
 }
 
 /// Halts the program's other threads of this process.
