@@ -40,9 +40,9 @@ pub(crate) struct Control {
     pub(crate) actions_version: AtomicU32,
     /// The state of `rand` and its relatives. Changes under [`RANDOM`].
     pub(crate) random: Random,
-    /// Not 0 once fetches of long blocks must be ordered, and the number of nodes that do.
+    /// Not 0 once fetches of long blocks must be ordered, and on which nodes they are.
     pub(crate) order_wanted: AtomicU32,
-    pub(crate) nodes_in_order: AtomicU32,
+    pub(crate) is_in_order: [AtomicU32; NODES_MAX],
     /// Not 0 once the program has a long block. Changes at any time, once.
     pub(crate) has_long_blocks: AtomicU32,
     /// The first thread that waits at a futex of each bucket. Changes in the bucket's monitor.
@@ -137,9 +137,10 @@ const STARTERS: u32 = u32::MAX - 4 - NODES_MAX as u32;
 pub(crate) const ATOMICS: Monitor = Monitor(STARTERS - 1);
 /// Monitors of the buckets of futexes.
 const FUTEXES: u32 = ATOMICS.0 - BUCKETS as u32;
-/// Announces, in [`THREADS`], that a node has made a change of the locale. Smaller numbers are those of
-/// objects.
+/// Announces, in [`THREADS`], that a node has made a change of the locale.
 pub(crate) const LOCALE_MADE: u32 = FUTEXES - 1;
+/// Announces, in [`THREADS`], that a node orders its fetches. Smaller numbers are those of objects.
+pub(crate) const IN_ORDER: u32 = LOCALE_MADE - 1;
 
 static CONTROL: AtomicPtr<Control> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -187,7 +188,7 @@ impl Monitor {
             if place.load(Relaxed) == 0 {
                 let number = control().numbers.load(Relaxed) + 1;
                 assert!(
-                    number < LOCALE_MADE,
+                    number < IN_ORDER,
                     "the program has made {number} locks, more than there are numbers"
                 );
                 control().numbers.store(number, Relaxed);

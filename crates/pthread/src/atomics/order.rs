@@ -8,52 +8,64 @@
 //! on when they have begun.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 
-use crate::control::{THREADS, control};
+use crate::control::{Deadline, IN_ORDER, THREADS, control};
 use crate::face;
+use crate::record::this_node;
+use crate::saying;
 use crate::stacks::privately;
 
-/// The time that the nodes get. A starter that has ended with the job does not answer.
-const PATIENCE: Duration = Duration::from_secs(2);
-const LOOK_INTERVAL: Duration = Duration::from_micros(50);
+/// The time that the other nodes get. They answer at once, unless their machine is very busy.
+static PATIENCE: libc::timespec = libc::timespec { tv_sec: 60, tv_nsec: 0 };
 
-fn is_everywhere() -> bool {
-    FROM_START.load(Relaxed) || control().nodes_in_order.load(Relaxed) >= face::hiroba_nodes() as u32
-}
-
-/// True if this node ordered its fetches before the program began, as all do then.
-static FROM_START: AtomicBool = AtomicBool::new(false);
+/// True if this node knows that all nodes order their fetches.
+static IS_EVERYWHERE: AtomicBool = AtomicBool::new(false);
 
 /// Has this node order its fetches. Called on all nodes before the program begins.
 pub(super) fn order_from_start() {
     face::hiroba_order_fetches();
-    FROM_START.store(true, Relaxed);
+    IS_EVERYWHERE.store(true, Relaxed);
 }
 
-/// Has all nodes order their fetches. Returns when they do.
+/// Has all nodes order their fetches. Returns when they do, or when the job ends.
 pub(super) fn order_everywhere() {
-    if is_everywhere() {
+    if IS_EVERYWHERE.load(Relaxed) {
         return;
     }
-    privately(|| {
-        THREADS.hold(|held| {
-            if control().order_wanted.swap(1, Relaxed) == 0 {
-                (0..face::hiroba_nodes() as usize).for_each(|node| held.tell_starter(node));
-            }
-        });
-        let since = Instant::now();
-        while !is_everywhere() && since.elapsed() < PATIENCE {
-            std::thread::sleep(LOOK_INTERVAL);
+    if let Some(node) = privately(missing) {
+        saying::fatal(&format!(
+            "expected node {node} to order its fetches of blocks of 128 KiB and more within {} s, got no answer; \
+             look at what that node does with 'hiroba run --debug {node}', or use --protocol sc",
+            PATIENCE.tv_sec
+        ));
+    }
+    IS_EVERYWHERE.store(true, Relaxed);
+}
+
+/// Tells all nodes, and waits for them. Returns a node that does not answer.
+fn missing() -> Option<usize> {
+    let nodes = face::hiroba_nodes() as usize;
+    let deadline = Deadline::after(&raw const PATIENCE);
+    let is_behind = |node: &usize| control().is_in_order[*node].load(Relaxed) == 0;
+    THREADS.hold(|held| {
+        if control().order_wanted.swap(1, Relaxed) == 0 {
+            (0..nodes).for_each(|node| held.tell_starter(node));
         }
-    });
+        loop {
+            // A starter that has ended with the job does not answer.
+            let missing = (0..nodes).find(is_behind).filter(|_| control().ending.load(Relaxed) == 0)?;
+            if !held.wait_until(IN_ORDER, deadline) {
+                return Some(missing);
+            }
+        }
+    })
 }
 
 /// Has this node order its fetches. Called by its starter.
 pub(crate) fn order_here() {
     face::hiroba_order_fetches();
-    THREADS.hold(|_| {
-        let nodes = &control().nodes_in_order;
-        nodes.store(nodes.load(Relaxed) + 1, Relaxed);
+    THREADS.hold(|held| {
+        control().is_in_order[this_node() as usize].store(1, Relaxed);
+        held.tell_of(IN_ORDER);
     });
 }
