@@ -6,21 +6,40 @@ use std::ptr;
 
 use hiroba_base::{LockId, NodeId};
 use hiroba_node::program_signals::exchange_program_action;
-use hiroba_node::{Runtime, Taken, expect_handler_of, when_outside};
+use hiroba_node::{PartInPlace, Runtime, Taken, expect_handler_of, when_outside};
 
 use crate::reporting::note;
 
-/// Shares memory at its present address: the writable data of the program and of its libraries. Collective.
-/// Returns 0 or a negative errno value.
+/// A part of a program's data, as `libhiroba_pthread.so` describes it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct DataPart {
+    bytes: usize,
+    /// Not 0 if it has the protocol of the program's long blocks.
+    is_long: c_int,
+    /// The home of its pages, or less than 0 if each node is the home of a block of them.
+    home: c_int,
+}
+
+/// Shares memory at its present address: the writable data of the program and of its libraries, in `count`
+/// parts that follow one another. Parts without a home are zeros on node 0. Collective. Returns 0 or a
+/// negative errno value.
 ///
 /// # Safety
 /// The bytes are readable and writable data of the program, in whole pages. No other thread may use them
-/// during the call, and they must not contain data of the runtime or of the C library.
+/// during the call, and they must not contain data of the runtime or of the C library. As many parts are
+/// readable at `parts`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hiroba_share_in_place(start: usize, bytes: usize) -> c_int {
+pub unsafe extern "C" fn hiroba_share_in_place(start: usize, parts: *const DataPart, count: usize) -> c_int {
     let Some(runtime) = Runtime::get() else { return -libc::EPERM };
     // SAFETY: the caller keeps the requirements.
-    match unsafe { runtime.share_in_place(start, bytes as u64) } {
+    let parts = unsafe { std::slice::from_raw_parts(parts, count) }.iter().map(|part| PartInPlace {
+        bytes: part.bytes as u64,
+        is_long: part.is_long != 0,
+        home: u16::try_from(part.home).ok().map(NodeId),
+    });
+    // SAFETY: the caller keeps the requirements.
+    match unsafe { runtime.share_in_place(start, &parts.collect::<Vec<_>>()) } {
         Ok(()) => 0,
         Err(error) => {
             note(&error.to_string());

@@ -69,7 +69,7 @@ pub use runtime::follow::Command;
 pub use runtime::last_words::{before_last_words, is_dying};
 pub use runtime::program_calls::{Extent, Locking, SharedPages};
 pub use runtime::service::may_run_first;
-pub use runtime::space::AllocateError;
+pub use runtime::space::{AllocateError, PartInPlace};
 pub use runtime::{Runtime, preflight};
 pub use signals::{
     SignalsDeferred, defer_signals_across_fork, expect_handler_of, release_signals_after_fork,

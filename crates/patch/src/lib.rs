@@ -17,11 +17,13 @@
 #![forbid(unsafe_code)]
 
 mod frames;
+mod pages;
 mod plan;
 mod spinning;
 mod survey;
 
 pub use frames::{Function, Image, functions};
+pub use pages::whole_pages;
 pub use plan::{Patch, PlaceTable, Places, Plan};
 pub use spinning::{Loop, loop_around};
 pub use survey::{Kind, Site, Survey};

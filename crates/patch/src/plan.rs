@@ -36,8 +36,8 @@ const ENTRIES: usize = 1 << 16;
 const PLACE_BITS: u32 = 8;
 
 /// A table of places in memory: aligned parts of 256 bytes. Bits 8 to 23 of an address choose an entry, which
-/// contains its bits 24 to 55. A place that takes the entry of another one displaces it. Address 0 is in no
-/// table, and neither are those below 16 MiB.
+/// contains the complement of its bits 24 to 55. A place that takes the entry of another one displaces it. An
+/// entry of zeros contains no address of a program.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct PlaceTable([AtomicU32; ENTRIES]);
@@ -58,7 +58,7 @@ impl PlaceTable {
     pub fn note(&self, range: Range<u64>) {
         for place in range.start >> PLACE_BITS..range.end.div_ceil(1 << PLACE_BITS) {
             let high = (place >> ENTRIES.trailing_zeros()) as u32;
-            self.0[place as usize % ENTRIES].store(high, Relaxed);
+            self.0[place as usize % ENTRIES].store(!high, Relaxed);
         }
     }
 }
@@ -107,8 +107,8 @@ const MIDDLE_PART_OF_TOP: [u8; 5] = [0x0f, 0xb7, 0x4c, 0x24, 0x01];
 const LOAD_ENTRY: [u8; 3] = [0x8b, 0x14, 0x8a];
 /// `mov ecx, [rsp + 3]`: bits 24 to 55 of the word on the stack.
 const REST_OF_TOP: [u8; 4] = [0x8b, 0x4c, 0x24, 0x03];
-/// `not edx; lea ecx, [rcx + rdx + 1]`: subtracts `edx` from `ecx`, and leaves the flags alone.
-const SUBTRACT: [u8; 6] = [0xf7, 0xd2, 0x8d, 0x4c, 0x11, 0x01];
+/// `lea ecx, [rcx + rdx + 1]`: 0 if `edx` is the complement of `ecx`. It leaves the flags alone.
+const COMPARE: [u8; 4] = [0x8d, 0x4c, 0x11, 0x01];
 /// `movzx ecx, byte ptr [rcx]`.
 const LOAD_BYTE: [u8; 3] = [0x0f, 0xb6, 0x09];
 /// `mov ecx, 0`, which leaves the flags alone.
@@ -235,7 +235,7 @@ impl Writer<'_> {
         self.load_rdx(ready);
         self.code.extend(LOAD_ENTRY);
         self.code.extend(REST_OF_TOP);
-        self.code.extend(SUBTRACT);
+        self.code.extend(COMPARE);
         let known = self.branch();
         self.code.push(POP_RCX);
         self.call(0);

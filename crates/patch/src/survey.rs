@@ -48,6 +48,9 @@ pub struct Survey {
     /// The number of those that operate on the object's own static variables or on thread-local ones, which
     /// all nodes see at once. They stay as they are.
     pub on_statics: usize,
+    /// The places of the static variables among them, and of those that such instructions outside all known
+    /// functions name, as far as that code can be read.
+    pub fixed: Vec<Range<u64>>,
     /// The number of functions that are not understood to their end. What follows stays as it is.
     pub unread: usize,
     /// The number of instructions that jumps enter in the middle. They stay as they are.
@@ -68,7 +71,10 @@ impl Survey {
             let bytes = (function.code.end - function.code.start) as usize;
             let Some(code) = image.bytes(function.code.start, bytes) else { continue };
             let read = Read::of(code, function, &mut whole, &mut targets);
-            survey.unread += usize::from(!read.is_whole);
+            if let Some(unread) = read.unread {
+                survey.unread += 1;
+                survey.count_outside(image, unread, false);
+            }
             found.extend(survey.take_sites(&whole, read.may_join));
         }
         for mut instructions in found {
@@ -85,7 +91,14 @@ impl Survey {
             let kind = kind_of(&first).expect("a site was found");
             survey.sites.push(Site { kind, instructions });
         }
-        survey.outside = code.iter().map(|code| count_outside(image, functions, code)).sum();
+        for code in code {
+            let mut from = code.start;
+            for function in functions.iter().filter(|function| code.contains(&function.code.start)) {
+                survey.count_outside(image, from..function.code.start, true);
+                from = from.max(function.code.end);
+            }
+            survey.count_outside(image, from..code.end, true);
+        }
         survey
     }
 
@@ -99,6 +112,7 @@ impl Survey {
             let Some(kind) = kind_of(first) else { continue };
             if kind == Kind::Operation && is_on_statics(first) {
                 self.on_statics += 1;
+                self.fixed.extend(fixed_place(first));
                 continue;
             }
             let mut site = vec![*first];
@@ -121,32 +135,35 @@ impl Survey {
         }
         found
     }
-}
 
-/// Returns how many instructions of `code` outside the functions have a `lock` prefix.
-fn count_outside(image: &Image<'_>, functions: &[Function], code: &Range<u64>) -> usize {
-    let mut from = code.start;
-    let mut count = 0;
-    let mut look = |gap: Range<u64>| {
+    /// Reads code of no known function, or the part of a function behind bytes that are no instruction. What
+    /// seems to be an instruction may be data.
+    fn count_outside(&mut self, image: &Image<'_>, gap: Range<u64>, is_counted: bool) {
         let bytes = gap.end.saturating_sub(gap.start) as usize;
         let Some(bytes) = image.bytes(gap.start, bytes) else { return };
-        let decoder = Decoder::with_ip(64, bytes, gap.start, DecoderOptions::NONE);
-        let is_atomic = |it: &Instruction| {
-            it.has_lock_prefix() && kind_of(it) == Some(Kind::Operation) && !is_on_statics(it)
-        };
-        count += decoder.into_iter().filter(is_atomic).count();
-    };
-    for function in functions.iter().filter(|function| code.contains(&function.code.start)) {
-        look(from..function.code.start);
-        from = from.max(function.code.end);
+        let mut decoder = Decoder::with_ip(64, bytes, gap.start, DecoderOptions::NONE);
+        while decoder.can_decode() {
+            let start = decoder.position();
+            let instruction = decoder.decode();
+            if instruction.is_invalid() {
+                // The decoder may have read on into an instruction.
+                decoder.set_position(start + 1).expect("a place before the decoder's");
+                decoder.set_ip(instruction.ip() + 1);
+            } else if kind_of(&instruction) != Some(Kind::Operation) {
+                // Concerns no word.
+            } else if is_on_statics(&instruction) {
+                self.fixed.extend(fixed_place(&instruction));
+            } else if is_counted && instruction.has_lock_prefix() {
+                self.outside += 1;
+            }
+        }
     }
-    look(from..code.end);
-    count
 }
 
 /// What was learned of a function.
 struct Read {
-    is_whole: bool,
+    /// What follows bytes that are no instruction.
+    unread: Option<Range<u64>>,
     /// True if instructions may be replaced together: all jumps into the middle are known.
     may_join: bool,
 }
@@ -155,11 +172,11 @@ impl Read {
     /// Decodes a function into `all`, and adds the targets of its jumps to `targets`.
     fn of(code: &[u8], function: &Function, all: &mut Vec<Instruction>, targets: &mut BTreeSet<u64>) -> Read {
         all.clear();
-        let mut read = Read { is_whole: true, may_join: !function.has_landing_pads };
+        let mut read = Read { unread: None, may_join: !function.has_landing_pads };
         let decoder = Decoder::with_ip(64, code, function.code.start, DecoderOptions::NONE);
         for instruction in decoder {
             if instruction.is_invalid() {
-                read.is_whole = false;
+                read.unread = Some(instruction.ip() + 1..function.code.end);
                 break;
             }
             match instruction.flow_control() {
@@ -237,4 +254,14 @@ fn is_on_statics(instruction: &Instruction) -> bool {
     let is_fixed = base == Register::RIP || (base == Register::None && index == Register::None);
     let is_threads = matches!(instruction.segment_prefix(), Register::FS | Register::GS);
     is_fixed || is_threads
+}
+
+/// Returns the place of an operand at a fixed address.
+fn fixed_place(instruction: &Instruction) -> Option<Range<u64>> {
+    if matches!(instruction.segment_prefix(), Register::FS | Register::GS) {
+        return None;
+    }
+    // For an operand relative to the instruction the decoder has added the two.
+    let start = instruction.memory_displacement64();
+    start.checked_add(instruction.memory_size().size().max(1) as u64).map(|end| start..end)
 }

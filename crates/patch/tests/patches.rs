@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use hiroba_patch::{Function, Image, Kind, Loop, PlaceTable, Places, Plan, Survey, functions, loop_around};
+use hiroba_patch::{
+    Function, Image, Kind, Loop, PlaceTable, Places, Plan, Survey, functions, loop_around, whole_pages,
+};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 
 const AT: u64 = 0x40_0000;
@@ -77,10 +79,10 @@ fn a_table_of_places_knows_the_last_ones() {
     let table = PlaceTable::new();
     let entry = |address: u64| {
         let bytes: &[AtomicU32; 1 << 16] = table.entries();
-        u64::from(bytes[(address >> 8) as usize & 0xffff].load(Relaxed)) == address >> 24
+        u64::from(!bytes[(address >> 8) as usize & 0xffff].load(Relaxed)) == address >> 24
     };
     let start = 0x1234_5678_9f80;
-    assert!(!entry(start));
+    assert!(!entry(start) && !entry(0x40_0000), "an empty table knows no place, however low");
     table.note(start..start + 0x200);
     assert!([0, 0x80, 0x1ff].iter().all(|offset| entry(start + offset)));
     assert!(!entry(start - 0x100) && !entry(start + 0x280));
@@ -126,6 +128,27 @@ fn fences_and_statics_are_told_apart() {
     let kinds: Vec<Kind> = survey.sites.iter().map(|site| site.kind).collect();
     assert_eq!(kinds, [Kind::Fence, Kind::Fence, Kind::Operation]);
     assert_eq!(survey.on_statics, 1);
+    assert!(survey.fixed.iter().eq([&(AT + 21..AT + 25)]), "{:x?}", survey.fixed);
+}
+
+/// Also where the code cannot be read to its end, or belongs to no known function.
+#[test]
+fn the_places_of_statics_are_known() {
+    // lock inc qword ptr [rip + 0x100]; ret; a byte that is no instruction; xchg [0x1234560], eax; ret;
+    // lock inc dword ptr fs:[0x10]; lock inc dword ptr [8 * rax + 0x1234568]
+    let code = [
+        0xf0, 0x48, 0xff, 0x05, 0, 1, 0, 0, 0xc3, 0x06, 0x87, 0x04, 0x25, 0x60, 0x45, 0x23, 0x01, 0xc3, 0x64,
+        0xf0, 0xff, 0x04, 0x25, 0x10, 0, 0, 0, 0xf0, 0xff, 0x04, 0xc5, 0x68, 0x45, 0x23, 0x01,
+    ];
+    let image = Image::new(vec![(AT, &code)]);
+    let whole = AT..AT + code.len() as u64;
+    for end in [9, code.len() as u64] {
+        let function = Function { code: AT..AT + end, has_landing_pads: false };
+        let mut survey = Survey::of(&image, &[function], std::slice::from_ref(&whole));
+        survey.fixed.sort_by_key(|place| place.start);
+        assert_eq!(survey.fixed, [AT + 0x108..AT + 0x110, 0x123_4560..0x123_4564], "{end}");
+        assert_eq!(survey.outside, u32::from(end == 9) as usize, "{end}");
+    }
 }
 
 #[test]
@@ -180,4 +203,14 @@ fn waiting_loops_are_told_from_working_ones() {
     assert_eq!(around(&[0x89, 0x07, 0x8b, 0x06, 0xeb, 0xfa], 2), Loop::Works);
     // call; jmp back
     assert_eq!(around(&[0xe8, 0, 0, 0, 0, 0xeb, 0xf9], 0), Loop::Unknown);
+}
+
+#[test]
+fn whole_pages_inside_variables_are_found() {
+    let data = [0x1000..0x10_0000, 0x20_0000..0x28_0000];
+    let variables = vec![0x21_0010..0x24_0000, 0x2010..0x5_0008, 0x5_0008..0x8_0ff8, 0x27_0000..0x29_0000];
+    // Twice on one page; on the last bytes of a page and the first ones of the next; elsewhere.
+    let named = [0x6_0ff0..0x6_0ff8, 0x6_0000..0x6_0004, 0x3ffc..0x4004, 0x100..0x104];
+    let expected = [0x5000..0x6_0000, 0x6_1000..0x8_0000, 0x21_1000..0x24_0000, 0x27_0000..0x28_0000];
+    assert_eq!(whole_pages(&data, variables, &named), expected);
 }

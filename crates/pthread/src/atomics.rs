@@ -1,19 +1,19 @@
-//! The program's atomic instructions on long blocks.
+//! The program's atomic instructions on long memory.
 //!
-//! Long blocks are under release consistency in jobs with `--protocol hlrc` or `adaptive`; everything else
-//! is under sequential consistency, where an atomic instruction works as it is. At the start, before any
-//! code of the program runs, each node replaces the atomic instructions of the executable and of the
-//! program's libraries (`hiroba-patch`). From then on the page of a long block on which an instruction
-//! operates is put under sequential consistency, on all nodes and permanently, before the instruction runs
-//! (`protocol/src/consistency/converting.rs`). There it is atomic as it is, and plain loads and stores of the
-//! page work as on one machine.
+//! Long blocks and large static variables (`statics.rs`) are long memory, which is under release consistency
+//! in jobs with `--protocol hlrc` or `adaptive`. Everything else is under sequential consistency, where an
+//! atomic instruction works as it is. At the start, before any code of the program runs, each node replaces
+//! the atomic instructions of the executable and of the program's libraries (`hiroba-patch`). From then on
+//! the page of long memory on which an instruction operates is put under sequential consistency, on all nodes
+//! and permanently, before the instruction runs (`protocol/src/consistency/converting.rs`). There it is
+//! atomic as it is, and plain loads and stores of the page work as on one machine.
 //!
 //! A fence orders plain loads and stores of other pages. The thread takes a lock of the job
 //! ([`ATOMICS`](crate::control::ATOMICS)) and gives it back. So all fences are in one order, and each of them
 //! sees all that threads did before earlier ones: acquiring the lock is an acquire, and the node that gets it
 //! next learns all that this node has written. A lock that no other node wants stays where it is and costs no
 //! message. Where pages cannot be put under sequential consistency (`adaptive`, whose homes move), an
-//! instruction on a long block runs while the thread holds that lock.
+//! instruction on long memory runs while the thread holds that lock.
 //!
 //! Plain loads and stores of other pages are as late as the next fence, or other synchronisation, of both
 //! nodes; `spins.rs` bounds that for threads that wait for them.
@@ -32,19 +32,21 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCs
 
 use hiroba_patch::{Image, Patch, PlaceTable, Places, Plan, Survey};
 
-use crate::control::control;
+use crate::control::{control, note_long_block};
 use crate::face;
 use crate::saying;
-use objects::Object;
+use crate::shared::is_shared;
+use crate::statics;
 
+pub(crate) use objects::Object;
 pub(crate) use order::order_here;
 pub(crate) use spins::{exchange_while_waiting, take_tick, watch_caller};
 pub(crate) use traps::{keep_unblocked, takes_over};
 
-/// For each 4 GiB of the address space: not 0 if long blocks may lie there.
+/// For each 4 GiB of the address space: not 0 if long memory may lie there.
 static LONG: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
 
-/// Places in long blocks whose pages are under sequential consistency.
+/// Places in these 4 GiB whose pages are under sequential consistency.
 static READY: PlaceTable = PlaceTable::new();
 
 /// Returns the part of the shared memory where long blocks of a node lie, if they have a protocol of their
@@ -55,18 +57,47 @@ fn long_memory(node: i32) -> Option<Range<usize>> {
     (start != 0).then(|| start..start + bytes)
 }
 
-/// Replaces the atomic instructions of the program and of its libraries, if the job needs that. No code of
-/// the program runs yet in this process.
-pub(crate) fn replace() {
-    let nodes = face::hiroba_nodes();
-    let parts: Vec<Range<usize>> = (0..nodes).map_while(long_memory).collect();
-    if nodes < 2 || parts.is_empty() {
+/// Returns true if the address, whose 4 GiB have long memory, may be in it. Large static variables share
+/// theirs with other data and with code.
+fn is_long(address: usize) -> bool {
+    is_shared(address) || statics::is_long(address)
+}
+
+/// An executable or library, and its atomic instructions.
+pub(crate) struct Surveyed {
+    pub(crate) object: Object,
+    pub(crate) survey: Survey,
+}
+
+/// Finds the atomic instructions of the program and of its libraries. Returns nothing if the job leaves them
+/// alone: it has one node, or long blocks have no protocol of their own.
+pub(crate) fn survey() -> Vec<Surveyed> {
+    if face::hiroba_nodes() < 2 || long_memory(0).is_none() {
+        return Vec::new();
+    }
+    let survey = |object: Object| {
+        let image = Image::new(object.readable());
+        let functions = hiroba_patch::functions(&image, object.frames as u64);
+        let code: Vec<Range<u64>> = object.code().map(|code| code.start as u64..code.end as u64).collect();
+        let survey = Survey::of(&image, &functions, &code);
+        Surveyed { object, survey }
+    };
+    objects::of_program().into_iter().map(survey).collect()
+}
+
+/// Replaces the atomic instructions that were found. No code of the program runs yet in this process.
+pub(crate) fn replace(surveyed: Vec<Surveyed>) {
+    if surveyed.is_empty() {
         return;
     }
-    for part in parts {
+    let of_heap = (0..face::hiroba_nodes()).map_while(long_memory);
+    for part in of_heap.chain(statics::long_parts().iter().cloned()) {
         for block in part.start >> 32..=(part.end - 1) >> 32 {
             LONG[block & 0xffff].store(1, Relaxed);
         }
+    }
+    if !statics::long_parts().is_empty() {
+        note_long_block();
     }
     let converts = face::hiroba_converts_pages() != 0;
     let places = Places {
@@ -78,8 +109,8 @@ pub(crate) fn replace() {
     };
     IS_REPLACED.store(true, Relaxed);
     let (mut sites, mut traps) = (0, Vec::new());
-    for object in objects::of_program() {
-        let plan = replace_in(&object, &places);
+    for Surveyed { object, survey } in &surveyed {
+        let plan = replace_in(object, survey, &places);
         sites += plan.patches.len();
         traps.extend(plan.traps);
     }
@@ -110,13 +141,9 @@ fn has_library_above() -> bool {
 }
 
 /// Replaces the atomic instructions of an object.
-fn replace_in(object: &Object, places: &Places) -> Plan {
-    let image = Image::new(object.readable());
-    let functions = hiroba_patch::functions(&image, object.frames as u64);
-    let code: Vec<Range<u64>> = object.code().map(|code| code.start as u64..code.end as u64).collect();
-    let survey = Survey::of(&image, &functions, &code);
+fn replace_in(object: &Object, survey: &Survey, places: &Places) -> Plan {
     if survey.sites.is_empty() {
-        report_rest(object, &survey, 0);
+        report_rest(object, survey, 0);
         return Plan::default();
     }
     // A stub and its successors take less than this.
@@ -128,8 +155,8 @@ fn replace_in(object: &Object, places: &Places) -> Plan {
             object.name
         ));
     };
-    let plan = Plan::of(&image, &survey, area.start as u64, places);
-    report_rest(object, &survey, plan.failed);
+    let plan = Plan::of(&Image::new(object.readable()), survey, area.start as u64, places);
+    report_rest(object, survey, plan.failed);
     area.fill(&plan.stubs);
     for Patch { address, bytes } in &plan.patches {
         object.write(*address as usize, bytes);
@@ -144,8 +171,8 @@ fn report_rest(object: &Object, survey: &Survey, failed: usize) {
     if left > 0 && face::hiroba_node() == 0 {
         saying::say(&format!(
             "{left} atomic instructions of {} cannot be replaced ({} outside known functions); they are atomic \
-             on one node only where they operate on blocks of 128 KiB and more. If there are such, use \
-             --protocol sc",
+             on one node only where they operate on blocks and static variables of 128 KiB and more. If there are \
+             such, use --protocol sc",
             object.name, survey.outside
         ));
     }

@@ -2,6 +2,17 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+/// A part of a program's data; see `executables.rs` of the C face.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct DataPart {
+    pub(crate) bytes: usize,
+    /// Not 0 if it has the protocol of the program's long blocks.
+    pub(crate) is_long: c_int,
+    /// The home of its pages, or less than 0 if each node is the home of a block of them.
+    pub(crate) home: c_int,
+}
+
 unsafe extern "C" {
     /// See `hiroba.h`.
     pub safe fn hiroba_init(argc: *mut c_int, argv: *mut c_void) -> c_int;
@@ -70,7 +81,7 @@ unsafe extern "C" {
     /// Leaves the job after all of the program's threads have been halted.
     pub safe fn hiroba_leave_halted();
     /// Shares a program's data at their addresses; see `executables.rs` of the C face.
-    pub fn hiroba_share_in_place(start: usize, bytes: usize) -> c_int;
+    pub fn hiroba_share_in_place(start: usize, parts: *const DataPart, count: usize) -> c_int;
     /// Returns the length of the block of the shared heap that begins there, or 0 if there is none.
     pub fn hiroba_block_bytes_if_any(block: *const c_void) -> usize;
     /// Returns the length of a block of the shared heap.

@@ -58,7 +58,7 @@ pub(crate) fn set_errno(errno: c_int) {
 
 /// The length from which on a block is long: it has pages of its own, which under `--protocol hlrc` that
 /// protocol keeps coherent. The C library also begins at this length to give blocks pages of their own.
-const LONG_BYTES: usize = 128 << 10;
+pub(crate) const LONG_BYTES: usize = 128 << 10;
 
 /// Returns a block of shared memory, or NULL with `errno`.
 pub(crate) fn allocate(align: usize, bytes: usize, is_zero: bool) -> *mut c_void {

@@ -59,6 +59,7 @@ mod sigwait;
 mod slots;
 mod stacks;
 mod start;
+mod statics;
 mod threads;
 mod tls;
 mod waits;

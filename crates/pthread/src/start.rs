@@ -25,6 +25,7 @@ use crate::shared;
 use crate::signals;
 use crate::slots;
 use crate::stacks;
+use crate::statics;
 use crate::threads;
 use crate::tls;
 
@@ -100,27 +101,16 @@ fn join() {
     ending::prepare();
     interrupts::prepare();
     let data = writable_data();
-    for (place, range) in data.iter().enumerate() {
-        note_data(place, range);
-        // SAFETY: the data of the program and of its libraries. None of their code runs: the only other
-        // threads are the runtime's, which do not use these data.
-        let error = unsafe { face::hiroba_share_in_place(range.start, range.len()) };
-        if error != 0 {
-            saying::fatal(&format!(
-                "expected to share {} bytes of the program's data at {:#x}, got: {}; allocate large arrays with \
-                 malloc, and link fewer libraries",
-                range.len(),
-                range.start,
-                saying::why(error)
-            ));
-        }
-    }
+    data.iter().enumerate().for_each(|(place, range)| note_data(place, range));
+    let surveyed = atomics::survey();
+    statics::find(&data, &surveyed);
+    statics::share(&data);
     if !control::make() {
         let why = saying::why(-libc::ENOMEM);
         saying::fatal(&format!("expected shared memory for the job's threads, got none: {why}"));
     }
     // Before the threads' private stacks take the addresses near the libraries.
-    atomics::replace();
+    atomics::replace(surveyed);
     let thread_locals = tls::share();
     if !thread_locals.is_empty() {
         note_data(data.len(), &thread_locals);

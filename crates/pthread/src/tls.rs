@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::control::control;
-use crate::face;
+use crate::face::{self, DataPart};
 use crate::libraries::{FILLER_PREFIX, is_private};
 use crate::saying;
 
@@ -44,8 +44,9 @@ pub(crate) fn share() -> Range<usize> {
             pages.start
         ));
     }
+    let part = DataPart { bytes: pages.len(), is_long: 0, home: 0 };
     // SAFETY: the pages contain only variables of the program, none of whose code runs yet.
-    let error = unsafe { face::hiroba_share_in_place(pages.start, pages.len()) };
+    let error = unsafe { face::hiroba_share_in_place(pages.start, &raw const part, 1) };
     if error != 0 {
         saying::fatal(&format!(
             "expected to share {} bytes of thread-local variables, got: {}; allocate large ones with malloc",

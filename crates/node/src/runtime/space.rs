@@ -56,6 +56,17 @@ pub(crate) struct RegionOptions {
     pub(crate) protocol: Option<Protocol>,
 }
 
+/// A part of a program's data that is shared where it is.
+#[derive(Clone, Copy, Debug)]
+pub struct PartInPlace {
+    /// Its length.
+    pub bytes: u64,
+    /// True if it has the protocol of the program's long blocks.
+    pub is_long: bool,
+    /// The home of its pages. Without one, each node is the home of a block of them.
+    pub home: Option<NodeId>,
+}
+
 /// Why an allocation failed. No node has allocated anything then.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AllocateError {
@@ -132,8 +143,9 @@ impl Runtime {
     }
 
     /// Shares memory that the process has mapped already, such as the writable data of an executable, at its
-    /// present addresses. All nodes find node 0's bytes there. All nodes make the same call before the
-    /// program has threads on other nodes. `address` and `bytes` are whole granules.
+    /// present addresses. `parts` follow one another from `address` on. All nodes find node 0's bytes there,
+    /// which are zeros in parts that have no home. All nodes make the same call before the program has
+    /// threads on other nodes. The address and all parts are whole granules.
     ///
     /// # Errors
     /// Fails if the shared address space is used up.
@@ -141,28 +153,41 @@ impl Runtime {
     /// # Safety
     /// The bytes are readable, no other code reads or writes them during the call, and no reference to them
     /// exists. The runtime never uses them.
-    pub unsafe fn share_in_place(&self, address: usize, bytes: u64) -> Result<(), AllocateError> {
-        let placement = Placement::On(NodeId::ZERO);
+    pub unsafe fn share_in_place(&self, address: usize, parts: &[PartInPlace]) -> Result<(), AllocateError> {
         let page_size = self.memory.granule();
-        let options = RegionOptions { placement, page_size, protocol: self.job.program_protocol };
-        self.check_allocation(bytes, options)?;
-        let protocol = options.protocol.map(Protocol::number);
-        let collective = Collective::Allocate { bytes, placement, page_size, protocol };
-        self.synchronise(
-            "sharing a program's data",
-            TimeClass::Other,
-            Synchronisation::Collective(collective),
-        );
+        let options_of = |part: &PartInPlace| RegionOptions {
+            placement: part.home.map_or(Placement::Block, Placement::On),
+            page_size,
+            protocol: self.job.program_protocol.filter(|_| !part.is_long),
+        };
+        let bytes = parts.iter().map(|part| part.bytes).sum();
+        let Some(first) = parts.first() else { return Ok(()) };
+        self.check_allocation(bytes, options_of(first))?;
+        for part in parts {
+            let RegionOptions { placement, protocol, .. } = options_of(part);
+            let protocol = protocol.map(Protocol::number);
+            let collective = Collective::Allocate { bytes: part.bytes, placement, page_size, protocol };
+            self.synchronise(
+                "sharing a program's data",
+                TimeClass::Other,
+                Synchronisation::Collective(collective),
+            );
+        }
         let signals = crate::signals::SignalsDeferred::defer();
         let _one_by_one = self.allocations.regions_made.lock().unwrap_or_else(PoisonError::into_inner);
-        let granules = {
+        let whole = {
             let space = self.allocations.space.lock().unwrap_or_else(PoisonError::into_inner);
             let granules_per_page = self.granules_per_page(page_size);
             space.next(bytes, self.granule_bytes(), granules_per_page).expect("the allocation was checked")
         };
         // SAFETY: the caller's contract.
-        self.or_fatal(unsafe { self.memory.show_at(granules, address, self.me == NodeId::ZERO) });
-        self.add_region(bytes, options);
+        self.or_fatal(unsafe { self.memory.show_at(whole, address, self.me == NodeId::ZERO) });
+        let mut next = whole.first;
+        for part in parts {
+            let granules = PageRange { first: next, count: part.bytes.div_ceil(self.granule_bytes()) };
+            self.place_region(granules, part.bytes, options_of(part));
+            next = granules.end();
+        }
         drop(signals);
         Ok(())
     }
@@ -297,15 +322,22 @@ impl Runtime {
 
     /// Adds the region of a complete collective allocation; every node does the same.
     pub(crate) fn add_region(&self, bytes: u64, options: RegionOptions) -> usize {
-        let RegionOptions { placement, page_size, protocol } = options;
         let granules = {
             let _signals = crate::signals::SignalsDeferred::defer();
-            let mut space = self.allocations.space.lock().unwrap_or_else(PoisonError::into_inner);
-            let granules = space.next(bytes, self.granule_bytes(), self.granules_per_page(page_size));
-            let granules = granules.expect("the allocation was checked");
-            space.take(granules, bytes);
-            granules
+            let space = self.allocations.space.lock().unwrap_or_else(PoisonError::into_inner);
+            let granules_per_page = self.granules_per_page(options.page_size);
+            space.next(bytes, self.granule_bytes(), granules_per_page).expect("the allocation was checked")
         };
+        self.place_region(granules, bytes, options)
+    }
+
+    /// Adds a region at granules that no other one has. Callers come one by one.
+    fn place_region(&self, granules: PageRange, bytes: u64, options: RegionOptions) -> usize {
+        let RegionOptions { placement, page_size, protocol } = options;
+        {
+            let _signals = crate::signals::SignalsDeferred::defer();
+            self.allocations.space.lock().unwrap_or_else(PoisonError::into_inner).take(granules, bytes);
+        }
         self.explain(|regions| regions.add(granules, bytes));
         protocol.into_iter().for_each(|protocol| self.say_if_unmapped(protocol));
         let stores_fault =

@@ -3,6 +3,8 @@
 //! The calling code is in the middle of a function of the program and expects that an instruction changes
 //! nothing but its operands. So all registers are kept, the vector registers with `xsave`.
 
+use std::cell::Cell;
+
 use super::{READY, order, spins};
 use crate::control::ATOMICS;
 use crate::face;
@@ -107,16 +109,26 @@ unsafe extern "C" fn prepare_operation(operand: usize) {
         return unsafe { begin_operation(0) };
     }
     let errno = heap::errno();
-    order::order_everywhere();
-    privately(|| face::hiroba_convert_page(operand));
+    if super::is_long(operand) {
+        order::order_everywhere();
+        privately(|| face::hiroba_convert_page(operand));
+    }
     let granule = operand & !(GRANULE_BYTES - 1);
     READY.note(granule as u64..(granule + GRANULE_BYTES) as u64);
     heap::set_errno(errno);
 }
 
+thread_local! {
+    /// A bit for each operation that the thread is in, the last one lowest: 1 if it operates on short memory,
+    /// where an instruction is atomic as it is. A handler of a signal may begin and end some in between.
+    static ON_SHORT: Cell<u64> = const { Cell::new(0) };
+}
+
 /// `operand` is the address that the instruction operates on, 0 for a fence.
 unsafe extern "C" fn begin_operation(operand: usize) {
-    if spins::change_depth(1) == 0 {
+    let is_short = operand != 0 && !super::is_long(operand);
+    ON_SHORT.set(ON_SHORT.get() << 1 | u64::from(is_short));
+    if !is_short && spins::change_depth(1) == 0 {
         let errno = heap::errno();
         order::order_everywhere();
         privately(|| face::hiroba_lock(ATOMICS.number()));
@@ -127,7 +139,9 @@ unsafe extern "C" fn begin_operation(operand: usize) {
 }
 
 unsafe extern "C" fn end_operation() {
-    if spins::change_depth(-1) == 1 {
+    let on_short = ON_SHORT.get();
+    ON_SHORT.set(on_short >> 1);
+    if on_short & 1 == 0 && spins::change_depth(-1) == 1 {
         let errno = heap::errno();
         privately(|| face::hiroba_unlock(ATOMICS.number()));
         if spins::repeats_operation() {

@@ -9,8 +9,12 @@ use crate::libraries::is_private;
 pub(super) const PAGE_BYTES: usize = 4096;
 
 /// An executable or library.
-pub(super) struct Object {
-    pub(super) name: String,
+pub(crate) struct Object {
+    pub(crate) name: String,
+    /// The path of its file.
+    pub(crate) path: String,
+    /// What the loader has added to the addresses in the file.
+    pub(crate) bias: usize,
     /// Segments that are never written, and whether each has code.
     segments: Vec<(Range<usize>, bool)>,
     /// The addresses between the first and the last segment.
@@ -51,12 +55,14 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, all: *mut c_v
     let frames = headers.iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME);
     if let Some(span) = span {
         // SAFETY: the loader's C string, or NULL.
-        let name = match unsafe { info.dlpi_name.as_ref() } {
-            // SAFETY: as above.
-            Some(name) if *name != 0 => unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(),
-            _ => "the program".to_owned(),
+        let path =
+            unsafe { info.dlpi_name.as_ref() }.map(|name| unsafe { CStr::from_ptr(name) }.to_string_lossy());
+        let frames = frames.map_or(0, |header| range(header).start);
+        let (name, path) = match path {
+            Some(path) if !path.is_empty() => (path.to_string(), path.into_owned()),
+            _ => ("the program".to_owned(), "/proc/self/exe".to_owned()),
         };
-        all.push(Object { name, segments, span, frames: frames.map_or(0, |header| range(header).start) });
+        all.push(Object { name, path, bias, segments, span, frames });
     }
     0
 }
