@@ -1,6 +1,7 @@
 // Large static arrays, which follow the job's protocol, and what threads do with words in them.
 //
-// Prints one line for each part, the same on any number of nodes.
+// Prints one line for each part, the same on any number of nodes. Built with LIBRARY, arrays of
+// executable_statics_library.c are used, too.
 
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -10,7 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { THREADS = 4, LONG = 1 << 16, SHARED = 1 << 15, ROUNDS = 40, COUNTS = 200 };
+#ifndef SHARED_WORDS
+#define SHARED_WORDS (1 << 15)
+#endif
+
+enum { THREADS = 4, LONG = 1 << 16, SHARED = SHARED_WORDS, ROUNDS = 40, COUNTS = 200 };
 
 // Below 128 KiB: stays under sequential consistency.
 static int short_array[1 << 14];
@@ -18,6 +23,7 @@ static long initialised[1 << 15] = {[0] = 7, [1 << 14] = 8, [(1 << 15) - 1] = 9}
 static int falsely_shared[SHARED];
 static unsigned keys[1 << 17], ranks[1 << 17];
 static long fixed_words[LONG], indexed[LONG], pointed[LONG], passed[LONG];
+static long short_words[64];
 static volatile int flags[LONG];
 static int message[LONG];
 static char text[1 << 18];
@@ -74,12 +80,13 @@ static int ranks_are_right(void) {
 // The linker knows the address of one word, and the program computes those of others.
 static void *count(void *given) {
     long me = (long)given;
-    long *place = &pointed[LONG / 2];
-    __asm__ volatile("" : "+r"(place));
+    long *place = &pointed[LONG / 2], *short_place = &short_words[3];
+    __asm__ volatile("" : "+r"(place), "+r"(short_place));
     for (int i = 0; i < COUNTS; i++) {
         __atomic_fetch_add(&fixed_words[LONG / 2], 1, __ATOMIC_RELAXED);
         __atomic_fetch_add(&indexed[(LONG / 4) * (i & 3)], me, __ATOMIC_SEQ_CST);
         __atomic_fetch_add(place, i, __ATOMIC_ACQ_REL);
+        __atomic_fetch_add(short_place, 1, __ATOMIC_ACQ_REL);
         fixed_words[LONG / 2 + 1 + me] += 1;
         pointed[LONG / 2 + 1 + me] += 1;
     }
@@ -87,7 +94,7 @@ static void *count(void *given) {
 }
 
 static int counts_are_right(void) {
-    int right = fixed_words[LONG / 2] == THREADS * COUNTS;
+    int right = fixed_words[LONG / 2] == THREADS * COUNTS && short_words[3] == THREADS * COUNTS;
     for (int k = 0; k < 4; k++)
         right &= indexed[LONG / 4 * k] == COUNTS / 4 * (THREADS * (THREADS - 1) / 2);
     for (int me = 0; me < THREADS; me++)
@@ -166,6 +173,25 @@ static int changes_are_right(void) {
     return right;
 }
 
+#ifdef LIBRARY
+extern int table[1 << 16];  // the executable has a copy of it
+void count_in_library(int thread);
+int library_is_right(int threads);
+
+static void *call_library(void *given) {
+    int me = (int)(long)given;
+    count_in_library(me);
+    for (int i = 100 + me; i < 1 << 16; i += THREADS) table[i] = 3 * i;
+    return NULL;
+}
+
+static int results_are_right(void) {
+    int right = table[1] == 11 && table[99] == 0;
+    for (int i = 100; i < 1 << 16; i++) right &= table[i] == 3 * i;
+    return right && library_is_right(THREADS);
+}
+#endif
+
 static const struct part {
     const char *name;
     void *(*work)(void *);
@@ -175,6 +201,9 @@ static const struct part {
     {"scatter", scatter, ranks_are_right},      {"atomics", count, counts_are_right},
     {"flags", pass_on, messages_are_right},     {"system calls", through_pipes, text_is_right},
     {"mutexes", lock_some, guarded_is_right},
+#ifdef LIBRARY
+    {"library", call_library, results_are_right},
+#endif
 };
 
 int main(int argc, char **argv) {

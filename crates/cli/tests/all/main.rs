@@ -47,6 +47,7 @@ mod secrets;
 mod sentences;
 mod soak;
 mod splash;
+mod statics;
 mod strangers;
 mod support;
 mod swap;
