@@ -348,6 +348,11 @@ impl SimulatedMemory {
         Ok(())
     }
 
+    /// Carries out `Effect::DropSnapshot`.
+    pub fn drop_snapshot(&mut self, page: PageId) -> Result<(), MemoryError> {
+        self.twins.remove(&page).map(|_| ()).ok_or(MemoryError::NoTwin(page))
+    }
+
     /// Carries out the second half of `Effect::Diff`: `runs` have been made from page and twin.
     pub fn settle_twin(&mut self, page: PageId, runs: &[u8], after: TwinAfter) -> Result<(), MemoryError> {
         let twin_bytes = self.with_twin(page)?.1.len();

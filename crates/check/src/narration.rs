@@ -229,7 +229,7 @@ pub fn describe_effect(effect: &Effect) -> Option<String> {
         Effect::CollectWritten => "what was written?".to_owned(),
         Effect::FindUnwritten { .. } => "what of it was not written?".to_owned(),
         Effect::IntervalEnded { seq, .. } => format!("interval {seq} has ended"),
-        Effect::DropTwin { page } => format!("twin of {page} dropped"),
+        Effect::DropTwin { page } | Effect::DropSnapshot { page } => format!("twin of {page} dropped"),
         Effect::Twin { page, .. } => format!("twin of {page}"),
         Effect::Diff { page, keep_twin } => {
             format!("diff of {page}{}", if *keep_twin { ", twin kept" } else { "" })

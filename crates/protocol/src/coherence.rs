@@ -98,7 +98,14 @@ pub enum AfterRelease {
     Operate(WordOperation),
     /// The page is sent to the node after the changes that this node knows of
     /// ([`Coherence::go_on_after_release`]).
-    Order(PageId, NodeId),
+    Order {
+        /// The page, which identifies the request.
+        page: PageId,
+        /// The node.
+        to: NodeId,
+        /// False if no interval is closed for that: the page only waits for the end of an open release.
+        closes: bool,
+    },
     /// The protocol resumes what it could not do to this page while the previous release was open
     /// ([`Coherence::go_on_after_release`]).
     Continue(PageId),

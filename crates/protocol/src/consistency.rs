@@ -33,7 +33,7 @@ use self::converting::Conversions;
 use self::keepers::{Keeper, Protocols};
 use crate::aurc::mapped::MappingRule;
 use crate::barrier::{Meeting, Tree};
-use crate::coherence::{Coherence, ReleaseStep, Site, WordOperation};
+use crate::coherence::{AfterRelease, Coherence, ReleaseStep, Site, WordOperation};
 use crate::cond::Conds;
 use crate::hlrc::Hlrc;
 use crate::home::Located;
@@ -203,6 +203,7 @@ impl Consistency {
                 Some(release) if release.awaited > 0 => return,
                 Some(release) => self.end_step(release.step),
                 None => match self.site.releases.pop_front() {
+                    Some(AfterRelease::Order { page, to, closes: false }) => self.send_in_order(page, to),
                     Some(then) => self.open_release(then),
                     None => return,
                 },

@@ -46,6 +46,8 @@ pub struct PageToSend {
     pub page_bytes: u32,
     /// The version of its content.
     pub version: VersionVector,
+    /// True if the content is that of the page's twin, which lacks what the program has written since.
+    pub from_twin: bool,
 }
 
 /// A request that the host must carry out for the engine, in the order polled.
@@ -58,7 +60,7 @@ pub enum Effect {
         /// The encoded message.
         message: Vec<u8>,
     },
-    /// Send `to` one `PagesReply` with the present content of the pages.
+    /// Send `to` one `PagesReply` with the present content of the pages, or of their twins.
     SendPages {
         /// The receiver, never this node.
         to: NodeId,
@@ -148,6 +150,12 @@ pub enum Effect {
     },
     /// Discard the twin, which equals the page.
     DropTwin {
+        /// The page.
+        page: PageId,
+    },
+    /// Discard the twin of a page that is homed here, whatever the program has stored since: it was for other
+    /// nodes only.
+    DropSnapshot {
         /// The page.
         page: PageId,
     },
@@ -297,6 +305,7 @@ impl Effect {
             Effect::SendTwin { page, .. }
             | Effect::Twin { page, .. }
             | Effect::DropTwin { page }
+            | Effect::DropSnapshot { page }
             | Effect::Diff { page, .. }
             | Effect::DiffEarly { page }
             | Effect::Apply { page, .. }

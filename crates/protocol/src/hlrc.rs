@@ -29,7 +29,7 @@
 //! | home, reclaimed | – | Read | no | – | → home, exclusive |
 //! | home, shared, clean | – | Read | no | – | note the write → home, written |
 //! | home, resting | – | None | no | → home, shared, clean | note the write → home, written |
-//! | home, written | – | Write | no | – | – |
+//! | home, written | – | Write | no (yes where fetches are ordered: `ordered.rs`) | – | – |
 //! | home, shared, unguarded | – | Write | no | – | – |
 //! | home, diffs missing | – | None | no | wait for the diffs | the same |
 //! | coming (see `protocol/src/moves.rs`) | – | None | no | wait for the page | the same |
@@ -290,6 +290,7 @@ impl Hlrc {
             is_written: self.written.contains(page_id),
             is_closing: site.is_closing(),
             looks_for_races: self.looks_for_races,
+            keeps_snapshots: self.ordered.is_on(),
         };
         State::of(known, around)
     }
@@ -377,7 +378,8 @@ impl Hlrc {
         } else if site.is_async(page_id) {
             self.watch(site, page_id);
         } else if wanted == Access::Write || self.written.contains(page_id) {
-            if self.looks_for_races && !has_twin {
+            let needs_snapshot = self.ordered.is_on() && !self.written.contains(page_id);
+            if (self.looks_for_races || needs_snapshot) && !has_twin {
                 self.make_twin(site, page_id);
             }
             self.written.insert(page_id);
@@ -589,13 +591,14 @@ impl Hlrc {
         if !site.closes_for_meeting() {
             self.guard(site);
         }
-        let mut lowered = PageSet::new();
+        let (mut lowered, mut snapshots) = (PageSet::new(), Vec::new());
         let mut copies = Vec::new();
         for page_id in written.iter() {
             let home_here = site.is_home(page_id);
             if home_here {
                 self.moves.written_here(site, page_id);
             }
+            let has_snapshot = home_here && self.keeps_snapshot(site, page_id);
             let page = self.pages.or_default(page_id);
             // An unguarded page still counts as written until the barrier that follows makes it exclusive.
             if page.access == Access::Write && !page.unguarded && !site.is_async(page_id) {
@@ -608,7 +611,10 @@ impl Hlrc {
                 page.served = false;
                 site.note_changed(page_id);
             }
-            if (!home_here || (page.twin && self.looks_for_races)) && !resting.contains(page_id) {
+            if has_snapshot {
+                page.twin = false;
+                snapshots.push(page_id);
+            } else if (!home_here || (page.twin && self.looks_for_races)) && !resting.contains(page_id) {
                 copies.push(page_id);
             }
         }
@@ -619,6 +625,7 @@ impl Hlrc {
         } else {
             site.protect_all(&lowered, Access::Read);
         }
+        site.out.extend(snapshots.into_iter().map(|page| Effect::DropSnapshot { page }));
         copies.extend(self.send_to_rest(site, &written).iter());
         copies.extend(resting.iter());
         let Hlrc { pages, comparisons, .. } = self;
@@ -746,7 +753,7 @@ impl Hlrc {
                 if site.is_home(page_id)
                     && let Some(page) = self.pages.get_mut(&page_id)
                 {
-                    page.shared &= page.served || self.looks_for_races;
+                    page.shared &= page.served || page.twin || self.looks_for_races;
                     if !page.shared && std::mem::take(&mut page.unguarded) {
                         page.unnoticed = true;
                         self.watch.unguarded.remove(page_id);

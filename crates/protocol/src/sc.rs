@@ -329,7 +329,7 @@ impl Sc {
             let span = site.locate(page_id).span();
             site.out.push(Effect::Invalidate { span, pages: 1 });
             if self.order.is_kept() {
-                site.release_for(AfterRelease::Order(page_id, owner));
+                site.release_for(AfterRelease::Order { page: page_id, to: owner, closes: true });
             } else {
                 self.confirm(site, page_id);
             }
@@ -413,7 +413,8 @@ impl Sc {
         let page = self.page(site, page_id);
         assert!(page.owner, "{page_id}: only its owner's copy is the page");
         assert!(page.access < Access::Write, "{page_id}: what is being written is not sent");
-        let pages = vec![PageToSend { page: page_id, page_bytes, version: Default::default() }];
+        let pages =
+            vec![PageToSend { page: page_id, page_bytes, version: Default::default(), from_twin: false }];
         site.out.push(Effect::SendPages { to, pages });
     }
 

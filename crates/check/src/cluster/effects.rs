@@ -54,12 +54,18 @@ impl<E: Engine> Cluster<E> {
             Effect::Send { to, message } => self.send(id, to, message),
             Effect::SendPages { to, pages } => {
                 let mut content = Vec::new();
-                let copies = pages.into_iter().map(|PageToSend { page, page_bytes, version }| {
-                    let bytes = self.mutation.on_content(page, memory.content(page, page_bytes as usize));
+                let mut copies = Vec::new();
+                for PageToSend { page, page_bytes, version, from_twin } in pages {
+                    let present = if from_twin {
+                        Some(memory.with_twin(page).map_err(wrong)?.1)
+                    } else {
+                        memory.content(page, page_bytes as usize)
+                    };
+                    let bytes = self.mutation.on_content(page, present);
                     content.extend(bytes.as_deref().unwrap_or_default());
-                    PageCopy { page, version, is_zero: bytes.is_none() }
-                });
-                let (copies, content) = (copies.collect(), &content[..]);
+                    copies.push(PageCopy { page, version, is_zero: bytes.is_none() });
+                }
+                let content = &content[..];
                 self.send(id, to, Message::PagesReply { copies, content }.encode());
             }
             Effect::SendTwin { to, page, version } => {
@@ -99,6 +105,7 @@ impl<E: Engine> Cluster<E> {
             Effect::CollectWritten => self.collect_written(id)?,
             Effect::FindUnwritten { spans } => self.find_unwritten(id, &spans),
             Effect::DropTwin { page } => memory.drop_twin(page).map_err(wrong)?,
+            Effect::DropSnapshot { page } => memory.drop_snapshot(page).map_err(wrong)?,
             Effect::Twin { page, page_bytes } => {
                 let twin = memory.make_twin(page, page_bytes as usize).map_err(wrong)?;
                 self.mutation.on_twin(id, page, twin);

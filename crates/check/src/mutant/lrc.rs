@@ -215,7 +215,8 @@ impl Mutation for Planted {
                 vec![Effect::Twin { page, page_bytes }]
             }
             (Mutant::SendFrame, Effect::SendTwin { to, page, version }) => {
-                let pages = vec![PageToSend { page, page_bytes: self.page_bytes[&page], version }];
+                let pages =
+                    vec![PageToSend { page, page_bytes: self.page_bytes[&page], version, from_twin: false }];
                 vec![Effect::SendPages { to, pages }]
             }
             (Mutant::AtomicTwice, effect) => vec![add_twice(effect)],

@@ -23,17 +23,23 @@ pub enum Mutant {
     PageOvertakesKeptNotices,
     /// The home goes on writing until the page is sent.
     WriteWhileReleasing,
+    /// A home sends what its threads have written since the snapshot.
+    SendFrame,
+    /// A snapshot lacks diffs that have come since.
+    SnapshotLacksDiffs,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 6] = [
+    pub const ALL: [Mutant; 8] = [
         Mutant::HomeKeepsNoOrder,
         Mutant::SendInSilence,
         Mutant::TellNothing,
         Mutant::PageOvertakesNotices,
         Mutant::PageOvertakesKeptNotices,
         Mutant::WriteWhileReleasing,
+        Mutant::SendFrame,
+        Mutant::SnapshotLacksDiffs,
     ];
 
     /// Returns the bug, ready to be planted in a cluster.
@@ -53,11 +59,8 @@ struct Planted {
     lost: FxHashMap<NodeId, Vec<Effect>>,
 }
 
-impl Mutation for Planted {
-    fn on_effect(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
-        if self.mutant != Mutant::WriteWhileReleasing {
-            return vec![effect];
-        }
+impl Planted {
+    fn take_access_late(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
         let lost = self.lost.entry(node).or_default();
         match effect {
             Effect::Invalidate { .. } => {
@@ -71,6 +74,23 @@ impl Mutation for Planted {
             }
             _ => vec![effect],
         }
+    }
+}
+
+impl Mutation for Planted {
+    fn on_effect(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
+        match (self.mutant, effect) {
+            (Mutant::WriteWhileReleasing, effect) => self.take_access_late(node, effect),
+            (Mutant::SendFrame, Effect::SendPages { to, mut pages }) => {
+                pages.iter_mut().for_each(|page| page.from_twin = false);
+                vec![Effect::SendPages { to, pages }]
+            }
+            (_, effect) => vec![effect],
+        }
+    }
+
+    fn on_apply(&mut self) -> bool {
+        self.mutant != Mutant::SnapshotLacksDiffs
     }
 
     fn on_message(&mut self, _from: NodeId, _to: NodeId, message: &Message<'_>, _limits: &Limits) -> Fate {

@@ -38,8 +38,9 @@ fn pass_by() -> Vec<Instruction> {
 
 /// Returns the programs, with outcomes that no seed may show and outcomes that some seed must.
 pub fn ordered() -> Vec<Litmus> {
-    let mut all = vec![home_writes(), far_writer(), home_reads(), passed_on(), behind_a_barrier()];
-    all.extend([fetched_ahead(), merged(), siblings()]);
+    let mut all =
+        vec![home_writes(), snapshot(), far_writer(), home_reads(), passed_on(), behind_a_barrier()];
+    all.extend([diffs_into_a_snapshot(), fetched_ahead(), merged(), siblings()]);
     all
 }
 
@@ -57,6 +58,41 @@ fn home_writes() -> Litmus {
     .forbid(|ended| sees_too_little(ended, 3))
     .reach("the flag is not seen", |ended| ended.register(3, 0) == 0)
     .reach("the flag is seen", |ended| ended.register(3, 0) == 1)
+}
+
+/// Another node has a copy of the flag's page, so that its home sends what it was before the stores.
+fn snapshot() -> Litmus {
+    Litmus::new(
+        "MP by the home of a shared flag",
+        "a page contains no store of the open interval, although that is not closed",
+        Program::new(
+            4,
+            [
+                vec![load(FLAGS[1], 0), lock(0), unlock(0)],
+                [vec![load(FAR_DATA, 9), lock(0)], write(FLAGS[1]), vec![unlock(0)]].concat(),
+                vec![],
+                read(FLAGS[1]),
+            ],
+        ),
+    )
+    .racy()
+    .forbid(|ended| sees_too_little(ended, 3))
+    .reach("the flag is not seen", |ended| ended.register(3, 0) == 0)
+    .reach("the flag is seen", |ended| ended.register(3, 0) == 1)
+}
+
+/// The home of the data's page writes to it, too.
+fn diffs_into_a_snapshot() -> Litmus {
+    let (data, own) = (Address::word(1, 0), Address::word(1, 8));
+    let publish = vec![lock(0), store(data, 7), store(DATA, 1), unlock(0)];
+    let look = vec![load(data, 9), lock(0), load(DATA, 0), load(data, 1), unlock(0)];
+    Litmus::new(
+        "MP through a page that its home writes",
+        "what a home sends of a page that it writes has the diffs of other nodes",
+        Program::new(4, [publish, vec![load(own, 9), store(own, 5)], vec![], look]),
+    )
+    .forbid(|ended| ended.register(3, 0) == 1 && ended.register(3, 1) != 7)
+    .reach("the data are seen", |ended| both(ended, (3, 0, 1), (3, 1, 7)))
 }
 
 /// Diffs are applied after their notices, which the home passes on.
@@ -97,10 +133,19 @@ fn passed_on() -> Litmus {
     Litmus::new(
         "WRC",
         "a thread that sees a flag passes on what its writer knew",
-        Program::new(4, [vec![], write(FLAGS[1]), pass, read(FLAGS[2])]),
+        Program::new(
+            4,
+            [
+                vec![],
+                vec![store(DATA, 7), store(FLAGS[1], 1)],
+                pass,
+                // No copy of the second flag's page was made before.
+                vec![load(DATA, 14), load(FLAGS[2], 0), load(DATA, 1)],
+            ],
+        ),
     )
     .racy()
-    .forbid(|ended| sees_too_little(ended, 3))
+    .forbid(|ended| ended.register(3, 0) == 1 && ended.register(3, 1) != 7)
     .reach("the flag is seen", |ended| ended.register(3, 0) == 1)
 }
 

@@ -100,25 +100,28 @@ impl DerefMut for CoreHeld<'_> {
 /// The contents of the frames of some pages, one page after the other.
 struct Frames<'a> {
     memory: &'a SharedMemory,
-    /// The offset in the content at which each page ends.
-    pages: Vec<(usize, PageId)>,
+    /// The offset in the content at which each page ends, and its twin if that is meant.
+    pages: Vec<(usize, PageId, Option<&'a [u8]>)>,
 }
 
 impl Content for Frames<'_> {
     fn bytes(&self) -> usize {
-        self.pages.last().map_or(0, |&(end, _)| end)
+        self.pages.last().map_or(0, |&(end, ..)| end)
     }
 
     fn append(&self, offset: usize, bytes: usize, room: &mut Vec<u8>) {
-        let first = self.pages.partition_point(|&(end, _)| end <= offset);
+        let first = self.pages.partition_point(|&(end, ..)| end <= offset);
         let mut start = first.checked_sub(1).map_or(0, |before| self.pages[before].0);
         let wanted = offset..offset + bytes;
-        for &(end, page) in &self.pages[first..] {
+        for &(end, page, twin) in &self.pages[first..] {
             let (from, to) = (wanted.start.max(start), wanted.end.min(end));
             if from >= to {
                 break;
             }
-            self.memory.append(page, from - start, to - from, room);
+            match twin {
+                Some(twin) => room.extend_from_slice(&twin[from - start..to - start]),
+                None => self.memory.append(page, from - start, to - from, room),
+            }
             start = end;
         }
     }
@@ -332,7 +335,7 @@ impl Runtime {
                 }
                 core.engine.handle_done(Done::Unwritten { first, granules });
             }
-            Effect::DropTwin { page } => _ = core.twins.remove(page),
+            Effect::DropTwin { page } | Effect::DropSnapshot { page } => _ = core.twins.remove(page),
             Effect::Twin { page, page_bytes } => {
                 timed(&tallies.twins_made, &tallies.twin_ns, || core.twins.make(page, page_bytes as usize));
                 self.trace_fact(|| Event::Twinned { page });
@@ -501,14 +504,15 @@ impl Runtime {
         runs
     }
 
-    /// Sends pages that are homed here, copied from their frames into the outgoing message.
+    /// Sends pages that are homed here, copied from their frames, or twins, into the outgoing message.
     fn send_pages(&self, core: &mut Core, to: NodeId, pages: Vec<PageToSend>) {
         let mut content = Frames { memory: &self.memory, pages: Vec::with_capacity(pages.len()) };
         let mut copies = Vec::with_capacity(pages.len());
-        for PageToSend { page, page_bytes, version } in pages {
+        for PageToSend { page, page_bytes, version, from_twin } in pages {
             let is_zero = !self.memory.is_populated(self.span(page, page_bytes));
             if !is_zero {
-                content.pages.push((content.bytes() + page_bytes as usize, page));
+                let twin = from_twin.then(|| core.twins.get(page).expect("a page that is sent as it was"));
+                content.pages.push((content.bytes() + page_bytes as usize, page, twin));
             }
             copies.push(PageCopy { page, version, is_zero });
         }
@@ -599,6 +603,7 @@ fn leg_of(effect: &Effect) -> Leg {
         Effect::MakeRoom { .. }
         | Effect::Twin { .. }
         | Effect::DropTwin { .. }
+        | Effect::DropSnapshot { .. }
         | Effect::Install { .. }
         | Effect::Read { .. } => Leg::Place,
         Effect::Diff { .. } | Effect::DiffEarly { .. } | Effect::Apply { .. } => Leg::Place,

@@ -1,6 +1,6 @@
 //! Releases: closing an interval, step by step ([`crate::coherence`]).
 
-use hiroba_base::{NodeId, PageSet, VectorTimestamp};
+use hiroba_base::{NodeId, PageId, PageSet, VectorTimestamp};
 use hiroba_wire::Message;
 
 use super::Consistency;
@@ -97,6 +97,15 @@ impl Consistency {
         self.publish(to, &told.unwrap_or(VectorTimestamp::new(self.site.limits.nodes)), waiter);
     }
 
+    /// Has a page sent to a node, behind all that this node knows.
+    pub(super) fn send_in_order(&mut self, page: PageId, to: NodeId) {
+        assert!(self.site.release.is_none(), "{page} holds no interval that is being closed");
+        if self.has_news_for(to) {
+            self.inform(to, None);
+        }
+        self.protocols.of(page).go_on_after_release(&mut self.site, page);
+    }
+
     /// Does what follows the release. The interval is closed, and changed this many pages.
     fn after_release(&mut self, then: AfterRelease, pages: u64) {
         match then {
@@ -125,12 +134,7 @@ impl Consistency {
                 }
                 self.site.out.wake(waiter, Outcome::Done);
             }
-            AfterRelease::Order(page, to) => {
-                if self.has_news_for(to) {
-                    self.inform(to, None);
-                }
-                self.protocols.of(page).go_on_after_release(&mut self.site, page);
-            }
+            AfterRelease::Order { page, to, .. } => self.send_in_order(page, to),
             AfterRelease::Move => self.each(|protocol, site| protocol.move_after_release(site)),
             AfterRelease::GiveUp => self.each(|protocol, site| protocol.give_up_after_release(site)),
             AfterRelease::Operate(operation) => {

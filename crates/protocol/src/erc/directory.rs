@@ -125,7 +125,12 @@ impl Erc {
                 shared.insert(*page_id);
             }
             let page_bytes = site.page_bytes(*page_id);
-            sent.push(PageToSend { page: *page_id, page_bytes, version: VersionVector::new() });
+            sent.push(PageToSend {
+                page: *page_id,
+                page_bytes,
+                version: VersionVector::new(),
+                from_twin: false,
+            });
         }
         site.protect_all(&shared, Access::Read);
         let replies = replies(sent).into_iter();

@@ -6,9 +6,14 @@
 //! ([`Engine::order_fetches`](crate::Engine::order_fetches)), whoever sees a store has the notices of all
 //! that happened before it:
 //!
-//! - **The home's own stores.** Before it serves a page it takes its own access away, closes the interval,
-//!   and informs the reader; then it sends the page, which contains no store of a later interval. This is
-//!   what the owner of a page does under sequential consistency ([`crate::sc`], `order.rs`).
+//! - **The home's own stores.** A page is sent as it was when the home's last interval ended, behind all that
+//!   the home knows. The first store of an interval to a shared home page makes a twin, the page's
+//!   *snapshot*: diffs of other nodes change page and snapshot, stores of the home's threads only the page,
+//!   and readers get the snapshot. It is dropped when the interval ends.
+//! - **Stores without notices.** An exclusive page has no snapshot. Before it serves one, the home takes its
+//!   own access away and closes the interval. This is what the owner of a page does under sequential
+//!   consistency ([`crate::sc`], `order.rs`). Pages whose stores are noted instead of faulting have no
+//!   snapshots either.
 //! - **Diffs.** A writer that has sent diffs informs each home that got some, directly behind them. The home
 //!   applies them only after that, so its own threads and its readers have the notices first. Until then
 //!   later messages of that writer for homes here wait, too ([`Site::deferred`]).
@@ -26,11 +31,11 @@
 
 use std::sync::Arc;
 
-use hiroba_base::{NodeId, PageId, PageSet};
+use hiroba_base::{Access, NodeId, PageId, PageSet};
 use hiroba_wire::{Message, PageCopy};
 
-use super::Hlrc;
 use super::copies::Content;
+use super::{Hlrc, Page};
 use crate::ProtocolError;
 use crate::coherence::{AfterRelease, Coherence, Site};
 
@@ -43,6 +48,13 @@ pub(super) struct Ordered {
     waiting: Vec<(NodeId, Vec<PageId>)>,
     /// Replies that followed a publication that is kept back: at most one for each fetch under way.
     early: Vec<EarlyReply>,
+}
+
+impl Ordered {
+    /// Returns true if fetches are ordered.
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
 }
 
 #[derive(Debug)]
@@ -59,32 +71,57 @@ impl Hlrc {
         self.reach.stop_reading();
     }
 
-    /// Sends pages that contain the needed intervals; where fetches are ordered, after a release.
+    /// Sends pages that contain the needed intervals; where fetches are ordered, behind all that this node
+    /// knows, and as they were when the last interval ended.
     pub(super) fn send_in_order(&mut self, site: &mut Site, to: NodeId, pages: &[PageId]) {
         if !self.ordered.is_on || pages.is_empty() {
             return self.send_pages(site, to, pages);
         }
         self.make_room_for_announcements(site, to);
-        self.take_own_access(site, pages);
+        let open: Vec<PageId> =
+            pages.iter().copied().filter(|page_id| self.may_have_open_stores(site, *page_id)).collect();
+        // They are about to get readers. Stores without notices end here.
+        let _ = self.share(site, pages.iter().copied());
+        if !open.is_empty() {
+            self.take_own_access(site, &open);
+        }
         self.ordered.waiting.push((to, pages.to_vec()));
-        site.release_for(AfterRelease::Order(pages[0], to));
+        site.release_for(AfterRelease::Order { page: pages[0], to, closes: !open.is_empty() });
+    }
+
+    /// Returns true if a page homed here may contain stores of the open interval, and has no snapshot from
+    /// before them.
+    fn may_have_open_stores(&self, site: &Site, page_id: PageId) -> bool {
+        let may_be_written = |page: &Page| page.unnoticed || page.access == Access::Write;
+        !self.keeps_snapshot(site, page_id)
+            && (self.written.contains(page_id) || self.pages.get(&page_id).is_some_and(may_be_written))
+    }
+
+    /// Returns true if the page is homed here and has a snapshot.
+    pub(super) fn keeps_snapshot(&self, site: &Site, page_id: PageId) -> bool {
+        self.ordered.is_on
+            && !self.looks_for_races
+            && !site.is_async(page_id)
+            && self.pages.get(&page_id).is_some_and(|page| page.twin)
     }
 
     /// Takes the access of this node's threads to pages homed here away. What they have written counts for
     /// the open interval.
     fn take_own_access(&mut self, site: &mut Site, pages: &[PageId]) {
-        // They are about to get readers. Stores without notices end here.
-        let _ = self.share(site, pages.iter().copied());
         let mut voided = PageSet::new();
         pages.iter().for_each(|page_id| self.void(*page_id, &mut voided));
         site.invalidate(&voided, |page| self.access(page));
         self.ask_for_unwritten(site);
     }
 
-    /// Serves the request whose first page this is, after the release.
+    /// Serves the request whose first page this is. No release is open.
     pub(super) fn send_after_release(&mut self, site: &mut Site, first: PageId) {
         let place = self.ordered.waiting.iter().position(|(_, pages)| pages[0] == first);
         let (to, pages) = self.ordered.waiting.remove(place.expect("the release was for a request"));
+        if pages.iter().any(|page_id| self.may_have_open_stores(site, *page_id)) {
+            // A thread of this node was faster.
+            return self.send_in_order(site, to, &pages);
+        }
         self.send_pages(site, to, &pages);
     }
 

@@ -62,6 +62,8 @@ pub(super) struct Circumstances {
     pub(super) is_closing: bool,
     /// True while data races are looked for: home pages have twins, and are never exclusive.
     pub(super) looks_for_races: bool,
+    /// True if fetches are ordered: home pages have twins while they are written.
+    pub(super) keeps_snapshots: bool,
 }
 
 impl State {
@@ -119,7 +121,8 @@ impl State {
     }
 
     fn of_home(page: &Page, around: Circumstances) -> Option<State> {
-        let may_have_twin = around.looks_for_races || around.is_closing;
+        let is_snapshot = around.keeps_snapshots && around.is_written && page.shared;
+        let may_have_twin = around.looks_for_races || around.is_closing || is_snapshot;
         if page.twin && !may_have_twin {
             return None;
         }
@@ -150,6 +153,7 @@ mod tests {
         is_written: true,
         is_closing: false,
         looks_for_races: false,
+        keeps_snapshots: false,
     };
 
     fn copy(valid: bool, access: Access, twin: bool) -> Page {

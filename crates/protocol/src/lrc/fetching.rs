@@ -249,7 +249,7 @@ impl Lrc {
         site.out.push(if page.twin == Twin::Open {
             Effect::SendTwin { to: from, page: page_id, version }
         } else {
-            let pages = vec![PageToSend { page: page_id, page_bytes, version }];
+            let pages = vec![PageToSend { page: page_id, page_bytes, version, from_twin: false }];
             Effect::SendPages { to: from, pages }
         });
         Ok(())

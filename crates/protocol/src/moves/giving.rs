@@ -234,6 +234,7 @@ fn send_handed_over(site: &mut Site, to: NodeId, mut handed: Vec<PageHandedOver>
         let sent = pages.iter().filter(|page| page.is_sent);
         let contents: Vec<PageToSend> = sent
             .map(|PageHandedOver { page, version, .. }| PageToSend {
+                from_twin: false,
                 page: *page,
                 page_bytes: site.page_bytes(*page),
                 version: version.clone(),

@@ -88,7 +88,7 @@ impl Sc {
         self.lower_access(site, page_id, wanted);
         let before = self.order.going.insert(page_id, (to, wanted));
         assert_eq!(before, None, "{page_id}: it goes to one node at a time");
-        site.release_for(AfterRelease::Order(page_id, to));
+        site.release_for(AfterRelease::Order { page: page_id, to, closes: true });
     }
 
     /// Gives the page after the interval was closed and the receiver was informed.
