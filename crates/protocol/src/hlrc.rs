@@ -378,7 +378,8 @@ impl Hlrc {
         } else if site.is_async(page_id) {
             self.watch(site, page_id);
         } else if wanted == Access::Write || self.written.contains(page_id) {
-            let needs_snapshot = self.ordered.is_on() && !self.written.contains(page_id);
+            let has_words = self.pages[&page_id].has_words;
+            let needs_snapshot = self.ordered.is_on() && !self.written.contains(page_id) && !has_words;
             if (self.looks_for_races || needs_snapshot) && !has_twin {
                 self.make_twin(site, page_id);
             }

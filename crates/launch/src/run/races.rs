@@ -271,7 +271,10 @@ mod tests {
         assert!(details[2].starts_with("3 of these were forgotten"), "{details:?}");
         assert!(details[3].starts_with("nodes 2, 3 did not leave"), "{details:?}");
         let (_, details) = log.summary(2, true);
-        assert!(details[2].starts_with("of this executable only blocks and static variables of 128 KiB"), "{details:?}");
+        assert!(
+            details[2].starts_with("of this executable only blocks and static variables of 128 KiB"),
+            "{details:?}"
+        );
         let (alone, details) = log.summary(1, false);
         assert!(alone.starts_with("one node has no data races with others") && details.is_empty(), "{alone}");
     }

@@ -154,7 +154,7 @@ impl Hlrc {
         let mut sent = Vec::with_capacity(pages.len());
         for page_id in pages {
             let page_bytes = site.page_bytes(*page_id);
-            let from_twin = self.keeps_snapshot(site, *page_id);
+            let from_twin = self.sends_snapshot(site, *page_id);
             let version = self.pages.or_default(*page_id).version.clone();
             sent.push(PageToSend { page: *page_id, page_bytes, version, from_twin });
         }

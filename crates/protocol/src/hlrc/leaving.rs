@@ -70,6 +70,7 @@ impl Hlrc {
                 self.void(*page_id, &mut voided);
             } else if self.may_go_out(site, *page_id) {
                 self.leaving.homes.insert(*page_id);
+                self.drop_snapshot(site, *page_id);
                 self.void(*page_id, &mut voided);
             }
         }
@@ -94,7 +95,8 @@ impl Hlrc {
 
     /// Returns true if a page is homed here and its frame may leave memory.
     fn may_go_out(&self, site: &Site, page_id: PageId) -> bool {
-        let is_quiet = |page: &Page| page.fetch.is_none() && !page.twin;
+        let has_snapshot = self.keeps_snapshot(site, page_id);
+        let is_quiet = |page: &Page| page.fetch.is_none() && (!page.twin || has_snapshot);
         !self.looks_for_races
             && !self.reach.is_some()
             && !self.moves.keeps_away(page_id)

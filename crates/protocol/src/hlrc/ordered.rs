@@ -36,8 +36,8 @@ use hiroba_wire::{Message, PageCopy};
 
 use super::copies::Content;
 use super::{Hlrc, Page};
-use crate::ProtocolError;
 use crate::coherence::{AfterRelease, Coherence, Site};
+use crate::{Effect, ProtocolError};
 
 /// The state of ordered fetches.
 #[derive(Debug, Default)]
@@ -93,7 +93,7 @@ impl Hlrc {
     /// before them.
     fn may_have_open_stores(&self, site: &Site, page_id: PageId) -> bool {
         let may_be_written = |page: &Page| page.unnoticed || page.access == Access::Write;
-        !self.keeps_snapshot(site, page_id)
+        !self.sends_snapshot(site, page_id)
             && (self.written.contains(page_id) || self.pages.get(&page_id).is_some_and(may_be_written))
     }
 
@@ -103,6 +103,20 @@ impl Hlrc {
             && !self.looks_for_races
             && !site.is_async(page_id)
             && self.pages.get(&page_id).is_some_and(|page| page.twin)
+    }
+
+    /// Returns true if others get the page's snapshot. Operations on words change only the page.
+    pub(super) fn sends_snapshot(&self, site: &Site, page_id: PageId) -> bool {
+        self.keeps_snapshot(site, page_id) && !self.pages[&page_id].has_words
+    }
+
+    /// Drops the snapshot of a page that is about to leave memory. Until the interval ends the page counts as
+    /// one with open stores.
+    pub(super) fn drop_snapshot(&mut self, site: &mut Site, page_id: PageId) {
+        if self.keeps_snapshot(site, page_id) {
+            self.pages.or_default(page_id).twin = false;
+            site.out.push(Effect::DropSnapshot { page: page_id });
+        }
     }
 
     /// Takes the access of this node's threads to pages homed here away. What they have written counts for
