@@ -96,6 +96,7 @@ use rustc_hash::FxHashMap;
 use self::claims::Claims;
 pub(crate) use self::coming::{Arrival, QueuedDiff, Settled};
 use self::coming::{Coming, ComingPages};
+pub(crate) use self::giving::HandedOver;
 use self::giving::{Giving, Round};
 use crate::coherence::{PageMove, Site};
 use crate::home::{HomeChoice, HomePolicy, MoveThreshold};
@@ -326,19 +327,21 @@ impl Moves {
     }
 
     /// Notes that the program has lost its access to these pages. It regains access to coming ones when they
-    /// have come.
+    /// have come, and to leaving ones when they are copies.
     pub(crate) fn were_open(&mut self, pages: &PageSet) {
+        let mut round = self.giving.round.as_mut();
         for page in pages.iter() {
             if let Some(coming) = self.coming.pages.get_mut(&page) {
                 coming.was_open = true;
+            } else if let Some(round) = round.as_mut().filter(|round| round.keeps_away(page)) {
+                round.open.insert(page);
             }
         }
     }
 
     /// Continues after the release: informs last homes, and hands pages over to their next homes. Returns the
-    /// pages handed over, which are copies here once the protocol has called
-    /// [`became_copy`](Self::became_copy).
-    pub(crate) fn rested(&mut self, site: &mut Site, pages: &mut impl Pages) -> BTreeMap<PageId, NodeId> {
+    /// pages handed over.
+    pub(crate) fn rested(&mut self, site: &mut Site, pages: &mut impl Pages) -> HandedOver {
         for (from, rested) in self.coming.take_rested() {
             self.tell_what_is_here(site, pages, from, &rested);
         }

@@ -3,7 +3,7 @@
 
 use core::fmt::Debug;
 
-use hiroba_base::NodeId;
+use hiroba_base::{Access, NodeId};
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, Ended, Options};
 use hiroba_check::engines::SOON;
@@ -19,7 +19,7 @@ use hiroba_protocol::erc::{Erc, Mode};
 use hiroba_protocol::hlrc::Hlrc;
 use hiroba_protocol::home::{HomePolicy, MoveThreshold};
 use hiroba_protocol::{Consistency, Protocol, WriteTracking};
-use hiroba_trace::Event;
+use hiroba_trace::{Activity, Event};
 use hiroba_wire::{Limits, Placement};
 
 use crate::planted::{at_random, each_is_noticed};
@@ -193,6 +193,48 @@ fn moves_max(policy: HomePolicy, threshold: MoveThreshold) -> u64 {
         // 8 faults, and 16 for the next one; or 1, 2, 4 and again 4.
         _ if threshold == SOON => 4,
         _ => 1,
+    }
+}
+
+/// Node 1 writes, and node 0, which has the page at first, reads it before and after each barrier.
+fn the_last_home_reads() -> Program {
+    let (mut reader, mut writer) = (Vec::new(), Vec::new());
+    for phase in 0..6 {
+        writer.extend([store(Address::word(0, 0), phase + 10), barrier(), barrier(), barrier()]);
+        reader.push(barrier());
+        for _ in 0..2 {
+            reader.extend([load(Address::word(0, 0), 0), add_register(1, 0), barrier()]);
+        }
+    }
+    Program::new(0, vec![reader, writer]).with_regions(page_on_node_0())
+}
+
+/// A page that was open at its last home stays open there as a copy, if it is valid.
+#[test]
+fn the_last_home_goes_on_with_its_copy_without_a_fault() {
+    for tracking in TRACKINGS {
+        let policy = HomePolicy::Modification;
+        let under = Under { protocol: Protocol::Hlrc, policy, threshold: SOON, tracking, one_sided: false };
+        let (mut opened, mut faulted) = (0, 0);
+        for seed in 0..50 {
+            let ended = under.run(&the_last_home_reads(), seed, None);
+            let ended = ended.unwrap_or_else(|wrong| panic!("{under:?}, seed {seed}: {wrong}"));
+            let read: u64 = (0..6).map(|phase| 2 * (phase + 10)).sum();
+            assert_eq!(ended.register(0, 1), read, "{under:?}, seed {seed}");
+            let records = ended.run.nodes[0].records.iter().map(|record| &record.event);
+            let after = records.skip_while(|event| !matches!(event, Event::Moved { .. }));
+            let shows = |event: &Event| match event {
+                Event::Access { access, .. } if *access > Access::None => Some(true),
+                Event::Enter(Activity::Fault { .. }) => Some(false),
+                _ => None,
+            };
+            match after.into_iter().find_map(shows) {
+                Some(true) => opened += 1,
+                Some(false) => faulted += 1,
+                None => {}
+            }
+        }
+        assert!(opened > faulted, "{tracking:?}: opened in {opened} runs, faulted in {faulted}");
     }
 }
 

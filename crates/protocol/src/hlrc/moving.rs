@@ -9,7 +9,7 @@ use super::one_sided::Reach;
 use super::{AtomicTargets, Hlrc, HomeRequest, Page};
 use crate::coherence::{AfterRelease, PageMove, Site};
 use crate::home::{HomePolicy, MoveThreshold};
-use crate::moves::{Agreed, Arrival, Moves, Pages, QueuedDiff, Settled};
+use crate::moves::{Agreed, Arrival, HandedOver, Moves, Pages, QueuedDiff, Settled};
 use crate::page_table::PageTable;
 use crate::words::{Client, Turns};
 use crate::{Effect, Expected, Fact, NewContent, ProtocolError, unexpected};
@@ -182,9 +182,15 @@ impl Hlrc {
     /// Informs the last homes of resting pages, or hands the pages over to their next homes.
     pub(super) fn end_rest(&mut self, site: &mut Site) {
         let (moves, mut pages) = self.moving();
-        for (page_id, to) in moves.rested(site, &mut pages) {
+        let HandedOver { next_homes, open } = moves.rested(site, &mut pages);
+        for (page_id, to) in next_homes {
             self.become_copy(site, page_id, to);
         }
+        // Each would fault once more otherwise.
+        let is_good = |page: &Page| page.valid && page.fetch.is_none();
+        let reopened: Vec<PageId> =
+            open.iter().filter(|page_id| self.pages.get(page_id).is_some_and(is_good)).collect();
+        self.give_copies(site, reopened.into_iter().map(|page_id| (page_id, Access::Read)));
     }
 }
 

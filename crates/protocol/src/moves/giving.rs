@@ -32,6 +32,8 @@ pub(super) struct Round {
     next_homes: BTreeMap<PageId, NodeId>,
     /// Those that go to their first touchers.
     placed: PageSet,
+    /// Those that the program could access until they rested.
+    pub(super) open: PageSet,
     /// The versions of these pages that the next homes hold.
     held: FxHashMap<PageId, VersionVector>,
     /// The number of other nodes that do not know of the round yet.
@@ -40,6 +42,16 @@ pub(super) struct Round {
     pub(super) is_agreed: bool,
     /// True if the pages rest.
     is_resting: bool,
+}
+
+/// Pages that have been handed over, and are copies here once the protocol has called
+/// [`Moves::became_copy`].
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) struct HandedOver {
+    pub(crate) next_homes: BTreeMap<PageId, NodeId>,
+    /// Those that the program could access until they rested.
+    pub(crate) open: PageSet,
 }
 
 impl Round {
@@ -193,13 +205,13 @@ impl Moves {
 /// Handing over.
 impl Moves {
     /// Hands over the pages that rest because they leave. Returns them.
-    pub(super) fn hand_over(&mut self, site: &mut Site, pages: &mut impl Pages) -> BTreeMap<PageId, NodeId> {
+    pub(super) fn hand_over(&mut self, site: &mut Site, pages: &mut impl Pages) -> HandedOver {
         let Some(round) = self.giving.round.take_if(|round| round.is_resting) else {
-            return BTreeMap::new();
+            return HandedOver::default();
         };
         assert!(round.is_agreed, "all have agreed on pages that leave");
         assert_eq!(round.unheard, 0, "all others have said that they have heard");
-        let Round { next_homes, placed, held, .. } = round;
+        let Round { next_homes, placed, open, held, .. } = round;
         let mut of_each: BTreeMap<NodeId, Vec<PageHandedOver>> = BTreeMap::new();
         let mut turns = pages.take_turns(&|page| next_homes.contains_key(&page));
         for (page, to) in &next_homes {
@@ -223,7 +235,7 @@ impl Moves {
             of_each.entry(*to).or_default().push(handed);
         }
         of_each.into_iter().for_each(|(to, handed)| send_handed_over(site, to, handed));
-        next_homes
+        HandedOver { next_homes, open }
     }
 }
 
