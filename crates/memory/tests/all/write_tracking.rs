@@ -464,9 +464,12 @@ fn pages_between_allocations_are_not_collected(mode: Mode) {
     paged.memory.allocate(range(12, 8)).unwrap();
     paged.source.register(range(9, 3), WriteTracking::Fault).unwrap();
     paged.source.register(range(12, 8), mode.tracking).unwrap();
-    paged.protect(range(9, 3), Access::Write);
     paged.watch(range(0, 8));
     paged.watch(range(12, 8));
+    // Nothing else is mapped yet, but no record may be reset between the two.
+    [7, 12].iter().for_each(|page| paged.store(*page, 0, 9));
+    assert_eq!(paged.collect(), [7, 12]);
+    paged.protect(range(9, 3), Access::Write);
     assert_eq!(paged.collect(), []);
     for round in 0..3 {
         [7, 12, 19].iter().chain(&[9, 11]).for_each(|page| paged.store(*page, 0, round));
