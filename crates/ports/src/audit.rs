@@ -90,7 +90,8 @@ impl Engine {
             audit.onces.extend(body.no_senders.map(|(_, once)| once));
             audit.onces.extend(body.port_destroyed);
         }
-        for (key, flow) in &self.flows {
+        for key in self.flows_in_order() {
+            let flow = &self.flows[&key];
             audit.blocked += flow.blocked.len();
             audit.onces.extend(flow.notify.map(|(_, once)| once));
             for item in &flow.items {

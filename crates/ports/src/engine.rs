@@ -94,11 +94,12 @@ pub struct Engine {
     config: Config,
     now: Instant,
     pub(crate) names: Names,
-    /// Searched for every message, so it is hashed. Where the order matters, see `ports_in_order`.
+    /// Searched for every message, so it is hashed, like `flows`. Where the order matters, see
+    /// `ports_in_order` and `flows_in_order`.
     pub(crate) known: FxHashMap<PortId, Known>,
     /// The numbers of send rights, to ports that have died, in messages that this node holds.
     pub(crate) strays: BTreeMap<PortId, u32>,
-    pub(crate) flows: BTreeMap<FlowKey, Flow>,
+    pub(crate) flows: FxHashMap<FlowKey, Flow>,
     pub(crate) orphans: Vec<Orphan>,
     next_serial: u64,
     pub(crate) long: LongMessages,
@@ -155,7 +156,7 @@ impl Engine {
             names: Names::new(config.names_max),
             known: FxHashMap::default(),
             strays: BTreeMap::new(),
-            flows: BTreeMap::new(),
+            flows: FxHashMap::default(),
             orphans: Vec::new(),
             next_serial: 0,
             long: LongMessages::default(),
@@ -309,6 +310,13 @@ impl Engine {
         let mut ports: Vec<_> = self.known.keys().copied().collect();
         ports.sort_unstable();
         ports
+    }
+
+    /// Returns the keys of the flows in ascending order, like [`ports_in_order`](Self::ports_in_order).
+    pub(crate) fn flows_in_order(&self) -> Vec<FlowKey> {
+        let mut flows: Vec<_> = self.flows.keys().copied().collect();
+        flows.sort_unstable();
+        flows
     }
 
     fn body(&mut self, port: PortId) -> Option<&mut Body> {

@@ -202,3 +202,15 @@ pub(crate) struct Flow {
     /// The notification when there is room again: the name that has room, and the right to use.
     pub(crate) notify: Option<(Name, Once)>,
 }
+
+impl Flow {
+    /// Returns true if no thread waits for room or its notification.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.blocked.is_empty() && self.notify.is_none()
+    }
+
+    /// Returns true if nothing would be lost with it. Numbers continue while the port is elsewhere.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.next_number == 0 && self.items.is_empty() && self.is_quiet()
+    }
+}

@@ -160,8 +160,10 @@ impl Engine {
         };
         let queue = self.known.get(&port).and_then(|known| known.body()).map(|body| &body.queue);
         let queued = queue.into_iter().flatten().filter_map(|queued| of_flow(queued.source));
-        let flows =
-            self.relays(port).flat_map(|(origin, flow)| flow.items.iter().map(move |item| (origin, item)));
+        let flows = self
+            .relays(port)
+            .into_iter()
+            .flat_map(|(origin, flow)| flow.items.iter().map(move |item| (origin, item)));
         let relayed = flows.map(|(origin, item)| {
             let has_gone = is_at(item.stage, node) && !self.is_only_requested(item);
             let (at, moves) = if has_gone { (node, moves + 1) } else { (me, moves) };
@@ -281,7 +283,7 @@ impl Engine {
         self.deaths.survivors.remove(&node);
         self.deaths.surviving.remove(&node);
         self.search_circles_anew();
-        for key in self.flows.keys().copied().collect::<Vec<_>>() {
+        for key in self.flows_in_order() {
             self.lose_items(key, node);
         }
         self.lose_orphans(node);

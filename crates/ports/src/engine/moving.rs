@@ -165,13 +165,16 @@ impl Engine {
         self.todo.flows.insert(key);
     }
 
-    /// Returns the flows of messages by send rights that this node relays to a port, and their origins.
-    pub(super) fn relays(&self, port: PortId) -> impl Iterator<Item = (NodeId, &Flow)> {
-        let of_port = FlowKey::Relay(port, NodeId::ZERO)..=FlowKey::Relay(port, NodeId(u16::MAX));
-        self.flows.range(of_port).filter_map(|(key, flow)| match key {
-            FlowKey::Relay(_, origin) => Some((*origin, flow)),
-            FlowKey::Own(_) | FlowKey::RelayOnce(_) | FlowKey::Once(..) => None,
-        })
+    /// Returns the flows of messages by send rights that this node relays to a port, and their origins, in
+    /// ascending order.
+    pub(super) fn relays(&self, port: PortId) -> Vec<(NodeId, &Flow)> {
+        let relays = self.flows.iter().filter_map(|(key, flow)| match key {
+            FlowKey::Relay(to, origin) if *to == port => Some((*origin, flow)),
+            FlowKey::Own(_) | FlowKey::Relay(..) | FlowKey::RelayOnce(_) | FlowKey::Once(..) => None,
+        });
+        let mut relays: Vec<_> = relays.collect();
+        relays.sort_unstable_by_key(|(origin, _)| *origin);
+        relays
     }
 
     /// Takes a port that has come with a message.

@@ -1,6 +1,6 @@
 //! The receiver's side: gives messages from queues to the program's threads.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
 use crate::body::{HeldRight, Parcel, Queued, Source, own};
 use crate::effect::{Outcome, Patience};
@@ -15,8 +15,7 @@ use super::Engine;
 #[derive(Debug, Default)]
 pub(super) struct Receivers {
     /// In the order of their arrival.
-    waiting: BTreeMap<u64, Receiver>,
-    next: u64,
+    waiting: VecDeque<Receiver>,
     /// The number of messages taken.
     served: u64,
 }
@@ -27,6 +26,14 @@ struct Receiver {
     ticket: Ticket,
     from: Name,
     bytes_max: Option<u64>,
+}
+
+impl Receivers {
+    /// Removes the first thread of this kind. Few wait at a time.
+    fn take(&mut self, is_meant: impl Fn(&Receiver) -> bool) -> Option<Receiver> {
+        let at = self.waiting.iter().position(is_meant)?;
+        self.waiting.remove(at)
+    }
 }
 
 impl Engine {
@@ -62,8 +69,7 @@ impl Engine {
             Patience::Until(deadline) => _ = self.deadlines.insert((deadline, ticket)),
             Patience::Endless => {}
         }
-        self.receivers.waiting.insert(self.receivers.next, Receiver { ticket, from, bytes_max });
-        self.receivers.next += 1;
+        self.receivers.waiting.push_back(Receiver { ticket, from, bytes_max });
         None
     }
 
@@ -87,10 +93,8 @@ impl Engine {
         let (own, set) = (self.names.of_port(port), self.names.set_of(port));
         let wanted = if set.is_some() { set } else { own };
         while self.known.get(&port).and_then(|known| known.body()).is_some_and(|body| !body.queue.is_empty())
-            && let Some((&order, &receiver)) =
-                self.receivers.waiting.iter().find(|(_, receiver)| Some(receiver.from) == wanted)
+            && let Some(receiver) = self.receivers.take(|receiver| Some(receiver.from) == wanted)
         {
-            self.receivers.waiting.remove(&order);
             self.deadlines.retain(|(_, waiting)| *waiting != receiver.ticket);
             let result = self.take_first(port, receiver.bytes_max);
             self.complete(receiver.ticket, result);
@@ -179,15 +183,7 @@ impl Engine {
     }
 
     pub(super) fn fail_receivers_of(&mut self, name: Name) {
-        let waiting: Vec<_> = self
-            .receivers
-            .waiting
-            .iter()
-            .filter(|(_, receiver)| receiver.from == name)
-            .map(|(order, _)| *order)
-            .collect();
-        for order in waiting {
-            let Some(receiver) = self.receivers.waiting.remove(&order) else { continue };
+        while let Some(receiver) = self.receivers.take(|receiver| receiver.from == name) {
             self.deadlines.retain(|(_, ticket)| *ticket != receiver.ticket);
             self.complete(receiver.ticket, Err(PortError::ReceiveRightGone));
         }
@@ -205,10 +201,7 @@ impl Engine {
     /// Ends a call that waits, with this error, or with that of a time-out.
     pub(super) fn give_up(&mut self, ticket: Ticket, error: Option<PortError>) {
         self.deadlines.retain(|(_, waiting)| *waiting != ticket);
-        if let Some((&order, _)) =
-            self.receivers.waiting.iter().find(|(_, receiver)| receiver.ticket == ticket)
-        {
-            self.receivers.waiting.remove(&order);
+        if self.receivers.take(|receiver| receiver.ticket == ticket).is_some() {
             self.complete(ticket, Err(error.unwrap_or(PortError::ReceiveTimedOut)));
         } else if self.stop_waiting_for_room(ticket) {
             self.complete(ticket, Err(error.unwrap_or(PortError::SendTimedOut)));

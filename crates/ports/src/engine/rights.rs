@@ -596,8 +596,7 @@ impl Engine {
             self.todo.parcels.extend(incoming.parcel);
         }
         self.fail_blocked(port, PortError::DeadDestination);
-        let flows: Vec<_> = self.flows.keys().copied().filter(|key| key.port() == port).collect();
-        for key in flows {
+        for key in self.flows_in_order().into_iter().filter(|key| key.port() == port) {
             self.abandon(key);
             if let Some(flow) = self.flows.remove(&key)
                 && let Some((_, once)) = flow.notify

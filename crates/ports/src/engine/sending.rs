@@ -212,9 +212,11 @@ impl Engine {
     /// long one by itself.
     pub(super) fn pump(&mut self, key: FlowKey) {
         let Some(flow) = self.flows.get(&key) else { return };
-        let is_quiet = flow.blocked.is_empty() && flow.notify.is_none();
-        if is_quiet && flow.items.iter().all(|item| matches!(item.stage, Stage::Queued(_))) {
-            return self.drop_unused_flow(key);
+        if flow.is_quiet() && flow.items.iter().all(|item| matches!(item.stage, Stage::Queued(_))) {
+            if flow.is_unused() {
+                self.flows.remove(&key);
+            }
+            return;
         }
         let Some(to) = self.place_of(key.port()) else { return };
         let is_leaving = matches!(self.known[&key.port()].place, Place::Leaving { .. });
@@ -310,6 +312,7 @@ impl Engine {
         let number = item.number;
         item.stage = Stage::Requested(to);
         let mut parcel = item.parcel.take().expect("a message that was not sent is here");
+        let mut granted = None;
         if self.is_long(&parcel) {
             let load = Load::Bytes(parcel.data_bytes());
             self.send(to, Packet::Request { flow: key, number, hop, load });
@@ -327,9 +330,13 @@ impl Engine {
             if let Packet::Request { load: Load::Whole { head, .. }, .. } = sent {
                 parcel.types = head.types;
             }
-            self.item_at(key, at).ways = ways;
+            granted = Some(ways);
         }
-        self.item_at(key, at).parcel = Some(parcel);
+        let item = self.item_at(key, at);
+        item.parcel = Some(parcel);
+        if let Some(ways) = granted {
+            item.ways = ways;
+        }
     }
 
     pub(super) fn item_at(&mut self, key: FlowKey, at: usize) -> &mut Item {
@@ -419,6 +426,9 @@ impl Engine {
         let limit = self.config.queue_limit as usize;
         loop {
             let Some(flow) = self.flows.get(&key) else { return };
+            if !is_here && flow.is_quiet() && !flow.is_unused() {
+                return;
+            }
             if is_here && flow.items.is_empty() {
                 self.park_own_threads(port);
                 break;
@@ -431,14 +441,7 @@ impl Engine {
             }
         }
         self.tell_accepting(port);
-        self.drop_unused_flow(key);
-    }
-
-    /// Removes a flow that was never used. The numbers of others continue while the port is elsewhere.
-    fn drop_unused_flow(&mut self, key: FlowKey) {
-        let Some(flow) = self.flows.get(&key) else { return };
-        let is_idle = flow.items.is_empty() && flow.blocked.is_empty() && flow.notify.is_none();
-        if is_idle && flow.next_number == 0 {
+        if self.flows.get(&key).is_some_and(Flow::is_unused) {
             self.flows.remove(&key);
         }
     }
