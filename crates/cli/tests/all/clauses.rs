@@ -253,6 +253,48 @@ fn clauses_of_fortran_are_rewritten() {
     }
 }
 
+/// A clause in a file that another included file includes, beside the source and in a directory of its own.
+#[test]
+fn clauses_of_files_that_fortran_includes_are_rewritten() {
+    if !is_there("gfortran") {
+        return;
+    }
+    for (name, text) in [("free.f90", FREE), ("fixed.f", FIXED), ("free.F90", FREE)] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let directory = directory.path();
+        let file = |name: &str, text: &str| {
+            fs::create_dir_all(directory.join("inner")).expect("a writable directory");
+            fs::write(directory.join(name), text).expect("a writable directory");
+        };
+        // The directive and its loop move to the file.
+        let lower = text.to_ascii_lowercase();
+        let begin = lower.find("$omp parallel do").expect("a directive") - 1;
+        let end = lower.find("\n 10 ").or(lower.find("\n    end do")).expect("an end of the loop") + 1;
+        let end = end + text[end..].find('\n').expect("a line") + 1;
+        file("outer.inc", "      include 'loop.inc'\n");
+        file("inner/loop.inc", &text[begin..end]);
+        file(name, &format!("{}      Include \"outer.inc\" ! a loop\n{}", &text[..begin], &text[end..]));
+        let compile =
+            || wrapper(directory, "fc", "gfortran", &["-g", "-fopenmp", "-Iinner", name, "-o", "all"]);
+        let called = compile();
+        assert_eq!((called.status, called.stderr.as_str()), (0, ""), "{name}: {called:?}");
+        let natively = Command::new(directory.join("all")).env("OMP_NUM_THREADS", "2").output();
+        assert!(natively.is_ok_and(|output| output.status.success()), "{name}");
+        if may_run() {
+            let called = finish(start(hiroba(&["run", "-n", "2", "./all"]).current_dir(directory)));
+            assert_eq!((called.status, called.stdout.as_str()), (0, "1\n"), "{name}: {called:?}");
+        }
+        let source = fs::read_to_string(directory.join(name)).expect("the source");
+        let wrong = source.lines().position(|line| line.contains("print")).expect("a line") + 1;
+        file(name, &source.replace("print '(i0)',", "print = = '(i0)',"));
+        let called = compile();
+        assert!(called.status != 0 && called.stderr.contains(&format!("{name}:{wrong}:")), "{called:?}");
+        file("inner/loop.inc", &text[begin..end].replace("= omp_get_thread_num()", "= .true. + 1"));
+        let called = compile();
+        assert!(called.status != 0 && called.stderr.contains("loop.inc:"), "{called:?}");
+    }
+}
+
 /// All loops of a program with each clause: the schedule is what the clause says.
 #[test]
 fn clauses_are_the_schedules_that_they_name() {

@@ -153,7 +153,8 @@ impl Input {
     ) -> Result<Option<Input>, Failure> {
         let text = match source {
             Source::Fortran(form) => {
-                if !has_clause(&std::fs::read(name).unwrap_or_default()) {
+                let directories = headers::directories(&words.common);
+                if !headers::texts(name, &directories, true).any(|text| has_clause(&text)) {
                     return Ok(None);
                 }
                 let is_preprocessed = form.is_preprocessed(&words.common);
@@ -162,10 +163,12 @@ impl Input {
                 } else {
                     std::fs::read(name).ok()
                 };
+                let text = text.map(|text| fortran::includes::expanded(&text, name, &directories));
                 text.and_then(|text| form.with(&words.common).rewrite(&text, name))
             }
             Source::C | Source::Cxx => {
-                if !headers::texts(name, &headers::directories(&words.common)).any(|text| has_clause(&text)) {
+                let directories = headers::directories(&words.common);
+                if !headers::texts(name, &directories, false).any(|text| has_clause(&text)) {
                     return Ok(None);
                 }
                 let text = preprocess(language, words, name)?;

@@ -3,6 +3,8 @@
 //! numbers of all other lines. The function itself is assembled into the object, since Fortran has no weak
 //! symbols.
 
+pub(super) mod includes;
+
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
