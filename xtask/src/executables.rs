@@ -34,7 +34,7 @@ struct Arguments {
     /// Jobs: nodes x threads of a node, and a protocol as 'hiroba run --protocol' takes it; 'default' leaves
     /// the option out
     #[arg(long, value_name = "NxT:PROTOCOL,...", value_delimiter = ',', value_parser = Job::parse)]
-    #[arg(default_value = "2x1:default,2x1:hlrc,2x1:adaptive,1x2:default")]
+    #[arg(default_value = "2x1:default,2x1:sc,2x1:adaptive,1x2:default")]
     jobs: Vec<Job>,
     /// Rounds, in each of which every job runs once
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -46,10 +46,31 @@ struct Arguments {
     /// Print the table in Markdown
     #[arg(long)]
     markdown: bool,
+    /// Print the table of the guide: seconds of the programs of OpenMP on two nodes of a thread each
+    #[arg(long, conflicts_with_all = ["programs", "jobs"])]
+    guide: bool,
     /// Use target/release/hiroba as it is
     #[arg(long)]
     no_build: bool,
 }
+
+impl Arguments {
+    /// Returns the first row of the table.
+    fn head(&self) -> Vec<String> {
+        if self.guide {
+            let protocols = GUIDE_PROTOCOLS.map(|protocol| format!("`{protocol}`"));
+            return ["program".into(), "two threads of one process".into()]
+                .into_iter()
+                .chain(protocols)
+                .collect();
+        }
+        let head = ["program", "native s"].map(String::from).into_iter();
+        head.chain(self.jobs.iter().map(Job::name)).collect()
+    }
+}
+
+/// The protocols in the guide's table.
+const GUIDE_PROTOCOLS: [&str; 2] = ["sc", "hlrc"];
 
 /// A way to run an executable on nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +90,10 @@ impl Job {
             }
             _ => Err("expected nodes, threads of a node and a protocol, such as 2x1:hlrc".into()),
         }
+    }
+
+    fn of_guide(protocol: &str) -> Job {
+        Job { nodes: 2, threads_per_node: 1, protocol: protocol.to_owned() }
     }
 
     fn name(&self) -> String {
@@ -127,26 +152,35 @@ struct Measured {
 pub fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
     let name = OsString::from("executables");
     let arguments = Arguments::try_parse_from(std::iter::once(name).chain(arguments));
-    let arguments = arguments.unwrap_or_else(|error| error.exit());
+    let mut arguments = arguments.unwrap_or_else(|error| error.exit());
     let source = crate::source();
-    let programs = chosen(&arguments.programs)?;
+    let mut programs = chosen(&arguments.programs)?;
+    if arguments.guide {
+        programs.retain(|program| program.is_openmp());
+        arguments.jobs = GUIDE_PROTOCOLS.map(Job::of_guide).to_vec();
+        arguments.markdown = true;
+    }
     if !arguments.no_build {
         crate::build(source)?;
     }
     let bench = Bench::open()?;
-    let head = ["program", "native s"].map(String::from).into_iter();
-    let mut rows = vec![head.chain(arguments.jobs.iter().map(Job::name)).collect::<Vec<_>>()];
+    let mut rows = vec![arguments.head()];
     let mut medians = vec![Vec::new(); arguments.jobs.len()];
     for program in programs {
         let executable = bench.compile(source, program, &arguments.compiler)?;
         let (native, jobs) = bench.measure(program, &executable, &arguments)?;
         let mut row = vec![program.name.to_owned(), format!("{native:.3}")];
         for (Measured { ratios, is_skipped }, medians) in jobs.into_iter().zip(&mut medians) {
-            let spread = Spread::of(ratios).filter(|_| !is_skipped);
-            row.push(spread.map_or("-".into(), |spread| short(spread.median)));
-            medians.extend(spread.map(|spread| spread.median));
+            let median = Spread::of(ratios).filter(|_| !is_skipped).map(|spread| spread.median);
+            let shown = |ratio| if arguments.guide { format!("{:.3}", native / ratio) } else { short(ratio) };
+            row.push(median.map_or("-".into(), shown));
+            medians.extend(median);
         }
         rows.push(row);
+    }
+    if arguments.guide {
+        print!("{}", table(&rows, 1, true));
+        return Ok(());
     }
     let means = medians.into_iter().map(|of| geometric_mean(of).map_or("-".into(), short));
     rows.push(["geometric mean".into(), String::new()].into_iter().chain(means).collect());
@@ -312,6 +346,9 @@ mod tests {
             Job { nodes, threads_per_node, protocol }
         };
         assert_eq!(given.jobs, [job(2, 1, "sc"), job(1, 2, "default")]);
+        let guide = Arguments::try_parse_from(["executables", "--guide"]).unwrap();
+        assert_eq!(guide.head(), ["program", "two threads of one process", "`sc`", "`hlrc`"]);
+        assert!(Arguments::try_parse_from(["executables", "--guide", "--jobs", "2x1:sc"]).is_err());
         for wrong in ["2:sc", "2x0:sc", "2x1:", "2x1", "x1:sc"] {
             assert!(Arguments::try_parse_from(["executables", "--jobs", wrong]).is_err(), "{wrong}");
         }
