@@ -193,6 +193,12 @@ pub extern "C" fn hiroba_converts_pages() -> c_int {
     c_int::from(crate::reporting::runtime_for("hiroba_converts_pages").converts_pages())
 }
 
+/// Returns 1 if the first store to a page after a release faults, 0 if the kernel notes stores.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_stores_fault() -> c_int {
+    c_int::from(crate::reporting::runtime_for("hiroba_stores_fault").stores_fault())
+}
+
 /// Puts the page of a long block that contains an address under sequential consistency, if it is not yet: an
 /// atomic instruction operates on it. Permitted only if such pages can be put there.
 #[unsafe(no_mangle)]

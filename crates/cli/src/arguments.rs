@@ -358,8 +358,8 @@ struct CoherenceArguments {
     /// the nodes that write the pages, and whose pages come together with locks), aurc (hlrc whose stores to
     /// large pieces of another node's memory go there directly over shm, and otherwise leave in the
     /// background), lrc (the same without homes), erc-invalidate or erc-update (eager release consistency)
-    /// or sc (sequential consistency) [default: adaptive; hlrc with --races, --home-migration or --pthread;
-    /// sc for OpenMP programs. Executables run under hlrc, adaptive or sc, where hlrc honours atomic
+    /// or sc (sequential consistency) [default: adaptive; hlrc with --races, --home-migration or --pthread,
+    /// and for OpenMP programs. Executables run under hlrc, adaptive or sc, where hlrc honours atomic
     /// variables and flags with the exceptions that docs/EXECUTABLES.md names]
     #[arg(long, value_name = "PROTOCOL")]
     protocol: Option<String>,
@@ -618,7 +618,6 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     let pthread = given.pthread || openmp;
     let protocol = match &given.coherence.protocol {
         Some(name) => check_protocol(name)?,
-        None if openmp => Protocol::Sc,
         // What these ask for, the adaptive protocol does not do.
         None if pthread
             || given.tracking.races
@@ -645,7 +644,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     // fault: none may slip into an interval while it is closed (`protocol/src/hlrc/ordered.rs`).
     // A search for races takes such uses of plain stores for races.
     let races = given.tracking.races;
-    let orders_fetches = given.pthread && !openmp && protocol == Protocol::Hlrc && nodes_max > 1 && !races;
+    let orders_fetches = pthread && protocol == Protocol::Hlrc && nodes_max > 1 && !races;
     let write_tracking =
         given.tracking.write_tracking.as_deref().or_else(|| orders_fetches.then_some("fault"));
     if openmp && given.tracking.races {

@@ -117,7 +117,7 @@ pub(crate) fn replace(surveyed: Vec<Surveyed>) {
     face::hiroba_note_atomic_sites(sites);
     traps::prepare(traps);
     spins::begin();
-    if !has_library_above() {
+    if !has_library_above() || face::hiroba_stores_fault() != 0 {
         order::order_from_start();
     }
 }
@@ -133,8 +133,7 @@ pub(crate) fn fence() {
     }
 }
 
-/// Returns true if the program is one of OpenMP. Its threads synchronise by the library's calls, and flags in
-/// its memory come with atomic instructions or fences, so that fetches need an order only after one of those.
+/// Returns true if the program is one of OpenMP.
 fn has_library_above() -> bool {
     // SAFETY: the name is a C string; the call only looks it up.
     !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"hiroba_prepare_above".as_ptr()) }.is_null()

@@ -54,6 +54,8 @@ unsafe extern "C" {
     pub safe fn hiroba_order_fetches();
     /// Returns whether pages of long blocks can be put under sequential consistency; see there.
     pub safe fn hiroba_converts_pages() -> c_int;
+    /// Returns whether first stores to pages fault; see there.
+    pub safe fn hiroba_stores_fault() -> c_int;
     /// Puts the page at an address under sequential consistency; see there.
     pub safe fn hiroba_convert_page(address: usize);
     /// Counts the program's atomic instructions that were replaced.

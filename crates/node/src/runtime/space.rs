@@ -221,6 +221,12 @@ impl Runtime {
         }
     }
 
+    /// Returns true if the first store to a page after a release faults, false if the kernel notes stores.
+    pub fn stores_fault(&self) -> bool {
+        let tracking = self.faults.as_ref().map(|faults| faults.tracking());
+        tracking != Some(hiroba_memory::WriteTracking::Async)
+    }
+
     /// Returns true if pages of long blocks can be put under sequential consistency.
     pub fn converts_pages(&self) -> bool {
         self.job.converts_pages

@@ -1,11 +1,11 @@
 //! Ordered fetches of long blocks.
 //!
 //! A program whose threads pass data through atomic variables or flags in long blocks must see the data when
-//! it sees the flag. The runtime's protocol does so only on demand (`protocol/src/hlrc/ordered.rs`), because
-//! it makes fetches slower. Programs of POSIX threads demand it from the start: they may pass data through
-//! plain loads and stores, which cannot be recognised. In programs of OpenMP the first thread that operates
-//! atomically on a long block, passes a fence, or waits for a plain store, demands it of all nodes, and goes
-//! on when they have begun.
+//! it sees the flag. The runtime's protocol does so only on demand (`protocol/src/hlrc/ordered.rs`). Programs
+//! demand it from the start: they may pass data through plain loads and stores, which cannot be recognised.
+//! Only in programs of OpenMP whose stores are noted by the kernel (`--write-tracking async`) the first
+//! thread that operates atomically on a long block, passes a fence, or waits for a plain store, demands it of
+//! all nodes, and goes on when they have begun: fetches are slower then.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
