@@ -133,8 +133,9 @@ impl Leases {
     /// that, and what became of it.
     pub fn begin(&self, lock: LockId) -> Option<(LockId, Leased)> {
         let word = self.word(lock);
-        let other = lock_of(word.load(Ordering::Relaxed));
-        let ended = self.end(other).map(|leased| (other, leased));
+        let other = word.load(Ordering::Relaxed);
+        let is_leased = other & STATE_MASK != NOT_LEASED;
+        let ended = is_leased.then(|| lock_of(other)).and_then(|other| Some((other, self.end(other)?)));
         word.store(u64::from(lock.0) << LOCK_SHIFT | FREE, Ordering::Release);
         ended
     }

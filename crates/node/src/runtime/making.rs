@@ -190,7 +190,7 @@ impl Runtime {
         let leases = Arc::new(Leases::default());
         if recorder.is_some() {
             engine = engine.telling();
-        } else if !explains {
+        } else {
             engine = engine.leasing(leases.clone());
         }
         for node in NodeId::all(nodes) {
