@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use hiroba_base::{LockId, NodeId, PageId, Prng, RngExt, seeded};
+use hiroba_base::{LockId, NodeId, PageId, PageRange, Prng, RngExt, seeded};
 use hiroba_protocol::{Engine, FAULTING_FROM_GRANULES, Misfit, Misuse, Protocol, Waiter, WriteTracking};
 use hiroba_trace::Event;
 use hiroba_wire::{AtomicOutcome, Collective, Limits, Message};
@@ -275,6 +275,8 @@ fn tag_of(token: u64) -> u16 {
 /// A simulated cluster that runs one program.
 pub struct Cluster<E> {
     limits: Limits,
+    /// The program's regions, each of which counts as a block of the program.
+    regions: Vec<PageRange>,
     nodes: Vec<Node<E>>,
     threads: Vec<Thread>,
     /// The nodes' ports, if the program has any.
@@ -340,6 +342,7 @@ impl<E: Engine> Cluster<E> {
         let schedule = Schedule::new(random, &options, threads.len());
         let mut cluster = Cluster {
             limits,
+            regions: program.regions.iter().map(|region| region.granules).collect(),
             nodes,
             recorder: Recorder::new(options.record, program.nodes),
             threads,

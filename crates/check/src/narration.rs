@@ -189,8 +189,8 @@ pub fn describe_message(message: &Message<'_>) -> String {
         Message::InvalidateCopy { page } => format!("InvalidateCopy {page}"),
         Message::CopyInvalidated { page } => format!("CopyInvalidated {page}"),
         Message::ConversionRequest { page } => format!("ConversionRequest {page}"),
-        Message::Convert { page } => format!("Convert {page}"),
-        Message::Converted { page } => format!("Converted {page}"),
+        Message::Convert { pages } => format!("Convert {}", pages_of(pages)),
+        Message::Converted { pages } => format!("Converted {}", pages_of(pages)),
         Message::DiffsRequest { page, after, through } => {
             format!("DiffsRequest {page}, intervals {} to {through}", after + 1)
         }

@@ -109,8 +109,9 @@ pub enum AfterRelease {
     /// The protocol resumes what it could not do to this page while the previous release was open
     /// ([`Coherence::go_on_after_release`]).
     Continue(PageId),
-    /// The page, whose access the program has lost, gets another protocol (`consistency/converting.rs`).
-    Convert(PageId),
+    /// Pages whose access the program has lost for this release get another protocol
+    /// (`consistency/converting.rs`).
+    Convert(u64),
 }
 
 /// The step that a release has reached.

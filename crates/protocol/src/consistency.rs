@@ -103,7 +103,7 @@ impl Consistency {
             publications: FxHashMap::default(),
             told: FxHashMap::default(),
             unplaced: Vec::new(),
-            conversions: Conversions::new(),
+            conversions: Conversions::default(),
         }
     }
 
@@ -349,6 +349,10 @@ impl Engine for Consistency {
 
     fn locks_held(&self) -> Vec<(LockId, Waiter)> {
         self.locks.held().collect()
+    }
+
+    fn note_converted_block(&mut self, block: PageRange) {
+        Consistency::note_converted_block(self, block);
     }
 
     fn leases(&self) -> Option<&Leases> {

@@ -79,6 +79,10 @@ pub trait Engine: Send {
     /// next effects.
     fn handle_sync(&mut self, sync: Synchronisation, waiter: Waiter);
 
+    /// Notes the block of the program that the next request to convert a page is about, if this node is the
+    /// page's home. Neighbours in it may be converted with the page.
+    fn note_converted_block(&mut self, block: PageRange);
+
     /// Handles a thread's operation on an atomic word, `offset` bytes (a multiple of 8) into a granule.
     fn handle_atomic(&mut self, page: PageId, offset: u32, operation: AtomicOperation, waiter: Waiter);
 

@@ -27,8 +27,6 @@ impl Subject {
             | Message::OwnershipRequest { page }
             | Message::OwnershipForward { page, .. }
             | Message::ConversionRequest { page }
-            | Message::Convert { page }
-            | Message::Converted { page }
             | Message::AtomicForward { page, .. }
             | Message::HomeMoved { page, .. }
             | Message::HomeMovesHeard { page, .. }
@@ -45,6 +43,9 @@ impl Subject {
             | Message::DiffsCollected { page }
             | Message::CaughtUp { page, .. }
             | Message::WordReply { page, .. } => (Some(*page), is_known(*page), false),
+            Message::Convert { pages } | Message::Converted { pages } => {
+                (pages.iter().next(), pages.iter().all(is_known), true)
+            }
             Message::InvalidateCopies { pages, .. } => (pages.iter().next(), pages.iter().all(is_known), false),
             Message::UpdateCopies { diffs, .. } => {
                 let mut pages = diffs.iter().map(|diff| diff.page);

@@ -468,16 +468,16 @@ pub enum Message<'a> {
         /// The page.
         page: PageId,
     },
-    /// From the home: give the page up, as it is under release consistency.
+    /// From the home: give these pages up, as they are under release consistency.
     Convert {
-        /// The page.
-        page: PageId,
+        /// The pages.
+        pages: PageSet,
     },
-    /// To the home, behind the last diff of the page: the sender takes it for one under sequential
-    /// consistency.
+    /// To the home, behind the last diffs of these pages, which were given up together: the sender takes them
+    /// for pages under sequential consistency.
     Converted {
-        /// The page.
-        page: PageId,
+        /// The pages.
+        pages: PageSet,
     },
 }
 
@@ -649,8 +649,6 @@ impl<'a> Message<'a> {
             | Message::CopyInvalidated { page }
             | Message::DiffsPerformed { page, .. }
             | Message::ConversionRequest { page }
-            | Message::Convert { page }
-            | Message::Converted { page }
             | Message::HomeMoved { page, .. } => limits.page(*page),
             Message::EagerDiffs { writer, diffs } => {
                 limits.node(*writer)?;
@@ -658,6 +656,9 @@ impl<'a> Message<'a> {
             }
             Message::UpdateCopies { diffs, .. } => diffs.iter().try_for_each(|diff| limits.page(diff.page)),
             Message::InvalidateCopies { pages, .. } => limits.pages("page ranges of an invalidation", pages),
+            Message::Convert { pages } | Message::Converted { pages } => {
+                limits.pages("page ranges of a conversion", pages)
+            }
             Message::CopiesSettled { page, left, .. } => {
                 limits.page(*page)?;
                 limits.pages("page ranges of copies given up", left)

@@ -101,6 +101,11 @@ impl<E: Engine> Cluster<E> {
         if let Synchronisation::Release(lock) | Synchronisation::Wait(_, lock) = sync {
             self.note_release(number, lock);
         }
+        if let Synchronisation::Convert(granule) = sync
+            && let Some(block) = self.regions.iter().find(|region| region.contains(granule))
+        {
+            self.nodes.iter_mut().for_each(|node| node.engine.note_converted_block(*block));
+        }
         let thread = &mut self.threads[number];
         thread.state = State::Waiting(wait);
         let (node, waiter) = (thread.node, thread.waiter);

@@ -24,11 +24,13 @@ pub enum Mutant {
     KeepCopy,
     /// The home's own threads keep their access.
     HomeKeepsAccess,
+    /// A node that gives several pages up together leaves one of them out, and reports it.
+    LeaveOutOne,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 7] = [
+    pub const ALL: [Mutant; 8] = [
         Mutant::GiveUpWithoutDiffs,
         Mutant::GiveUpInSilence,
         Mutant::ReportOvertakesDiffs,
@@ -36,6 +38,7 @@ impl Mutant {
         Mutant::WriteWhileReleasing,
         Mutant::KeepCopy,
         Mutant::HomeKeepsAccess,
+        Mutant::LeaveOutOne,
     ];
 
     /// Returns the bug, ready to be planted in a cluster.
@@ -47,6 +50,7 @@ impl Mutant {
             reported: FxHashSet::default(),
             held: FxHashMap::default(),
             lost: FxHashMap::default(),
+            left_out: FxHashMap::default(),
         })
     }
 }
@@ -63,6 +67,8 @@ struct Planted {
     held: FxHashMap<(NodeId, NodeId), Vec<u8>>,
     /// Losses of access that each node has yet to carry out.
     lost: FxHashMap<NodeId, Vec<Effect>>,
+    /// The page that each node leaves out.
+    left_out: FxHashMap<NodeId, PageId>,
 }
 
 impl Planted {
@@ -117,13 +123,13 @@ impl Mutation for Planted {
         let due = self.told.iter().find(|(key, _)| key.0 == from && !self.reported.contains(key));
         let Some((&(node, page), &home)) = due else { return Vec::new() };
         self.reported.insert((node, page));
-        vec![(home, Message::Converted { page }.encode())]
+        vec![(home, Message::Converted { pages: [page].into_iter().collect() }.encode())]
     }
 
     fn on_message(&mut self, from: NodeId, to: NodeId, message: &Message<'_>, _limits: &Limits) -> Fate {
-        if let Message::Convert { page } = message {
-            self.told.insert((to, *page), from);
-            self.homes.insert((from, *page));
+        if let Message::Convert { pages } = message {
+            self.told.extend(pages.iter().map(|page| ((to, page), from)));
+            self.homes.extend(pages.iter().map(|page| (from, page)));
         }
         match (self.mutant, message.clone()) {
             (Mutant::GiveUpWithoutDiffs, Message::Diffs { seq, last, mut diffs }) => {
@@ -137,6 +143,15 @@ impl Mutation for Planted {
             (Mutant::GiveUpInSilence, message) => self.give_up_in_silence((from, to), &message),
             (Mutant::ReportOvertakesDiffs, Message::Converted { .. }) => Fate::Astray,
             (Mutant::ReportTooEarly, Message::Converted { .. }) => Fate::LOST,
+            (Mutant::LeaveOutOne, Message::Convert { pages }) if pages.len() > 1 => {
+                let mut pages: Vec<PageId> = pages.iter().collect();
+                self.left_out.extend(pages.pop().map(|page| (to, page)));
+                Fate::altered(&Message::Convert { pages: pages.into_iter().collect() })
+            }
+            (Mutant::LeaveOutOne, Message::Converted { pages }) => {
+                let left_out = self.left_out.get(&from).filter(|_| pages.len() > 1);
+                Fate::altered(&Message::Converted { pages: pages.iter().chain(left_out.copied()).collect() })
+            }
             _ => Fate::Sent,
         }
     }

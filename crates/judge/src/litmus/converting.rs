@@ -6,7 +6,8 @@
 use super::Litmus;
 use crate::execution::Ended;
 use crate::program::script::*;
-use crate::program::{Address, Instruction, Program, Script};
+use crate::program::{Address, Instruction, Program, Region, Script};
+use hiroba_wire::Placement;
 
 // Page 0 is homed on node 0, page 1 on node 1, and so on.
 const WORD: Address = Address::word(0, 0);
@@ -24,7 +25,7 @@ pub fn converting() -> Vec<Litmus> {
     let mut all = vec![counters(), spin_lock(), bytes_of_a_word(), noticed(), fetched(), two_flags()];
     all.extend((0..3).map(store_beside_additions));
     all.extend((0..3).map(stores_before));
-    all.extend([message_passing(), passed_on()]);
+    all.extend([message_passing(), passed_on(), run(0), run(1)]);
     all
 }
 
@@ -231,4 +232,47 @@ fn passed_on() -> Litmus {
     .forbid(|ended| ended.register(2, 0) == 1 && (ended.register(2, 1), ended.register(2, 2)) != (7, 8))
     .reach("the flag is seen", |ended| ended.register(2, 0) == 1)
     .reach("the flag is not seen", |ended| ended.register(2, 0) == 0)
+}
+
+/// Four of eight pages are asked for, so that the others are converted with the last of these. A node has
+/// unsent stores in all of them.
+fn run(writer: u16) -> Litmus {
+    const PAGES: u64 = 8;
+    const ASKED: u64 = 4;
+    let word = |page: u64, word: u32| Address::word(page, word);
+    let ask: Vec<Instruction> =
+        (0..ASKED).flat_map(|page| [convert(page), add_atomically(word(page, 0), 1, 0)]).collect();
+    let write = |node: u16| -> Vec<Instruction> {
+        (0..PAGES).map(|page| store(word(page, 8 + u32::from(node)), page + 1)).collect()
+    };
+    let seen: Vec<Address> = (0..PAGES).map(|page| word(page, 8 + u32::from(writer))).collect();
+    let last = word(PAGES - 1, 0);
+    let add_to_last = [convert(PAGES - 1), add_atomically(last, 1, 0)];
+    let threads = (0..3).map(|node| {
+        let code = match node {
+            2 => [&ask[..], &add_to_last].concat(),
+            node if node == writer => {
+                [&write(node)[..], &add_to_last, &[store(word(PAGES - 2, 1), 9)]].concat()
+            }
+            _ => (0..PAGES).map(|page| load(word(page, 2), 9)).collect(),
+        };
+        Script::team(node, then_look(code, &[&seen[..], &[last, word(PAGES - 2, 1)]].concat()))
+    });
+    let wanted = |register: u64| match register {
+        0..PAGES => register + 1,
+        PAGES => 2,
+        _ => 9,
+    };
+    let program = Program::on(3, PAGES, threads.collect());
+    let region = Region::new(0, PAGES, 1, Placement::On(hiroba_base::NodeId(0)));
+    Litmus::new(
+        ["a run of pages with unsent stores at home", "a run of pages with unsent stores on node 1"]
+            [usize::from(writer)],
+        "what was stored in pages before they were converted together is in them",
+        program.with_regions(vec![region]),
+    )
+    .racy()
+    .forbid(move |ended| {
+        (0..3).any(|node| (0..PAGES + 2).any(|at| ended.register(node, 16 + at as usize) != wanted(at)))
+    })
 }

@@ -18,6 +18,7 @@ mod span;
 mod tests;
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use hiroba_base::{NodeId, PageRange, PageSize};
 use hiroba_memory::SharedMemory;
@@ -156,6 +157,12 @@ impl Heap {
             return long.free(None, address, by);
         }
         self.thoroughly(|pool, cache| pool.free(cache, address, by))
+    }
+
+    /// Returns the addresses of this node's block that contains an address.
+    pub(crate) fn extent(&self, address: u64) -> Option<Range<u64>> {
+        let _signals = SignalsDeferred::defer();
+        self.contains(address).then(|| self.long_at(address).unwrap_or(&self.pool).extent(address)).flatten()
     }
 
     /// Returns true if a live block of this node begins at the address.

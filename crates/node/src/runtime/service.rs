@@ -452,6 +452,9 @@ impl Runtime {
             Message::Alive => drop(self.serving.peers.signs_received.fetch_add(1, Ordering::Relaxed)),
             message => {
                 self.bring_in_for_message(&message);
+                if let Message::ConversionRequest { page } = &message {
+                    self.note_converted_block(*page);
+                }
                 self.tell(|core| {
                     if let Err(error) = core.engine.handle_message(from, &message) {
                         self.fatal(&format!("a message from node {from} breaks the protocol: {error}"));

@@ -236,6 +236,7 @@ impl Runtime {
     pub fn convert_page(&self, address: usize) {
         // An address outside the region maps to a granule that is never allocated.
         let granule = self.memory.page_of(address).unwrap_or(PageId(self.memory.granules()));
+        self.note_converted_block(granule);
         let outcome =
             self.synchronise("an atomic instruction", TimeClass::Other, Synchronisation::Convert(granule));
         if outcome == Outcome::Refused {
@@ -243,6 +244,20 @@ impl Runtime {
                 "expected a protocol that gives up the page at 0x{address:x} for an atomic instruction, got {}; use --protocol sc",
                 self.job.protocol.name()
             ));
+        }
+    }
+
+    /// Tells the engine of the block of this node that contains a page, which is about to be converted.
+    pub(crate) fn note_converted_block(&self, page: PageId) {
+        if page.0 >= self.memory.granules() {
+            return;
+        }
+        let address = self.memory.address_of(page).addr() as u64;
+        let Some(extent) = self.allocations.heap.extent(address) else { return };
+        let granule_of = |address: u64| self.memory.page_of(address as usize);
+        if let (Some(first), Some(last)) = (granule_of(extent.start), granule_of(extent.end - 1)) {
+            let block = PageRange { first, count: last.0 - first.0 + 1 };
+            self.tell(|core| core.engine.note_converted_block(block));
         }
     }
 

@@ -17,6 +17,13 @@
 //! 3. When all have reported, the home has all diffs, on links that are in order, and no copy is left. It
 //!    takes its own threads' access away, ends the interval, and becomes the page's owner and manager.
 //!
+//! Messages name sets of pages. Where threads have asked for many pages of a block, the home has the pages
+//! between and beside them converted as well, by the same messages: a *run*. A run is a part of the block of
+//! [`RUN_PAGES_MAX`] pages, or a half or less of that, in which at least [`ASKED_MIN`] pages and one in
+//! [`ASKED_ONE_IN`] have been asked for. So a few atomic variables in a large array of other data convert
+//! nothing but their own pages. A node that is told of a run lets all its pages go at once, as far as they
+//! are at rest, with one release, and reports them together.
+//!
 //! | node | before | told (others), or all have reported (home) | after its release |
 //! |---|---|---|---|
 //! | another | copy | *resting*: faults and operations wait | absent under `sc` |
@@ -32,19 +39,42 @@
 //! page up: its access waits for the home.
 //!
 //! Bounds: an entry for each page that changes, with one waiter, access or operation for each thread, and at
-//! the home one request of each other node.
+//! the home one request of each other node. At the home also a word for each [`RUN_PAGES_MAX`] pages of which
+//! one was asked for.
 
 use std::collections::BTreeMap;
 
-use hiroba_base::{Access, NodeId, PageId};
+use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet};
 use hiroba_wire::Message;
 
 use super::Consistency;
 use crate::coherence::{AfterRelease, WordOperation};
+use crate::home::Located;
 use crate::{Effect, Expected, Fact, HomePolicy, Misuse, Outcome, ProtocolError, Waiter, unexpected};
 
+/// The maximum number of pages of a run: one bit of a word for each.
+const RUN_PAGES_MAX: u64 = 64;
+/// The minimum.
+const RUN_PAGES_MIN: u64 = 8;
+/// The minimum number of pages of a run that threads have asked for.
+const ASKED_MIN: u64 = 4;
+/// At least one in so many pages of a run has been asked for.
+const ASKED_ONE_IN: u64 = 8;
+
 /// The pages that are changing their protocol.
-pub(super) type Conversions = BTreeMap<PageId, Conversion>;
+#[derive(Debug, Default)]
+pub(super) struct Conversions {
+    pages: BTreeMap<PageId, Conversion>,
+    /// Not home: pages that this node was told of together, and how many of them it has yet to give up.
+    told: Vec<(PageSet, u64)>,
+    /// Home: the pages that threads have asked for. A bit for each page, by the first page of
+    /// [`RUN_PAGES_MAX`].
+    asked: BTreeMap<PageId, u64>,
+    /// Home: the block of the program that the last request was about.
+    block: Option<PageRange>,
+    /// The number of releases that were requested for conversions.
+    releases: u64,
+}
 
 /// A page that is changing its protocol.
 #[derive(Debug)]
@@ -67,14 +97,14 @@ enum Step {
     Telling(Vec<NodeId>),
     /// The page loses its access when it is at rest.
     Resting,
-    /// A release sends what was written.
-    Releasing,
+    /// The release of this number sends what was written.
+    Releasing(u64),
 }
 
 impl Step {
     /// Returns true if threads must not touch the page any more under its former protocol.
     fn is_closed(&self) -> bool {
-        matches!(self, Step::Resting | Step::Releasing)
+        matches!(self, Step::Resting | Step::Releasing(_))
     }
 }
 
@@ -100,11 +130,16 @@ impl Consistency {
         if !self.may_convert(page) {
             return self.site.out.wake(waiter, Outcome::Refused);
         }
-        let conversion = self.conversions.entry(page).or_insert_with(|| {
+        let conversion = self.conversions.pages.entry(page).or_insert_with(|| {
             self.site.out.send(located.home, &Message::ConversionRequest { page });
             Conversion::new(Step::Asked)
         });
         conversion.waiters.push(waiter);
+    }
+
+    /// Notes the block of the program that the next request is about. Runs do not go beyond it.
+    pub(super) fn note_converted_block(&mut self, block: PageRange) {
+        self.conversions.block = Some(block);
     }
 
     /// Returns true if the page's protocol can give it up, and its home stays.
@@ -121,7 +156,7 @@ impl Consistency {
         wanted: Access,
         waiter: Option<Waiter>,
     ) -> bool {
-        let closed = self.conversions.get_mut(&page).filter(|conversion| conversion.step.is_closed());
+        let closed = self.conversions.pages.get_mut(&page).filter(|conversion| conversion.step.is_closed());
         let waits = closed.is_some();
         closed.into_iter().for_each(|conversion| conversion.faults.push((wanted, waiter)));
         waits
@@ -129,7 +164,7 @@ impl Consistency {
 
     /// Does the same with an operation on an atomic word.
     pub(super) fn operates_after_conversion(&mut self, operation: WordOperation) -> bool {
-        let of_page = self.conversions.get_mut(&operation.page);
+        let of_page = self.conversions.pages.get_mut(&operation.page);
         let closed = of_page.filter(|conversion| conversion.step.is_closed());
         let waits = closed.is_some();
         closed.into_iter().for_each(|conversion| conversion.operations.push(operation));
@@ -138,7 +173,7 @@ impl Consistency {
 
     /// Returns true if the page is changing its protocol.
     pub(super) fn is_converting(&self, page: PageId) -> bool {
-        self.conversions.contains_key(&page)
+        self.conversions.pages.contains_key(&page)
     }
 }
 
@@ -153,8 +188,10 @@ impl Consistency {
     ) -> Result<bool, ProtocolError> {
         match message {
             Message::ConversionRequest { page } => self.tell_to_convert(*page)?,
-            Message::Convert { page } => self.begin_conversion(from, *page)?,
-            Message::Converted { page } => self.note_given_up(from, *page)?,
+            Message::Convert { pages } => self.begin_conversions(from, pages)?,
+            Message::Converted { pages } => {
+                pages.iter().try_for_each(|page| self.note_given_up(from, page))?;
+            }
             Message::CopyRequest { page, .. } | Message::OwnershipRequest { page } => {
                 return self.keep_request(from, *page, message);
             }
@@ -173,36 +210,88 @@ impl Consistency {
         {
             return Err(unexpected(Expected::RequestToHome, format!("a request to convert {page}")));
         }
-        let conversion = self.conversions.get(&page);
+        let conversion = self.conversions.pages.get(&page);
         let is_new = conversion.is_none_or(|conversion| conversion.step == Step::Asked);
         if self.protocols.is_converted(page) || !is_new {
             return Ok(());
         }
+        let run = self.run_of(page);
         let others: Vec<NodeId> = NodeId::all(self.site.limits.nodes).filter(|node| *node != me).collect();
         for node in &others {
-            self.site.out.send(*node, &Message::Convert { page });
+            self.site.out.send(*node, &Message::Convert { pages: run.clone() });
         }
-        let step = if others.is_empty() { Step::Resting } else { Step::Telling(others) };
-        self.conversions.entry(page).or_insert_with(|| Conversion::new(Step::Asked)).step = step;
+        for page in run.iter() {
+            let step = if others.is_empty() { Step::Resting } else { Step::Telling(others.clone()) };
+            self.conversions.pages.entry(page).or_insert_with(|| Conversion::new(Step::Asked)).step = step;
+        }
         Ok(())
     }
 
-    /// The home wants this node to give the page up.
-    fn begin_conversion(&mut self, from: NodeId, page: PageId) -> Result<(), ProtocolError> {
-        let located = self.site.locate(page);
-        let is_homes = located.page == page && located.home == from && from != self.site.me;
-        let conversion = self.conversions.get(&page);
-        let is_first = conversion.is_none_or(|conversion| conversion.step == Step::Asked);
-        if !is_homes || !is_first || self.protocols.is_converted(page) || !self.may_convert(page) {
-            return Err(unexpected(Expected::ConversionByHome, format!("node {from}'s to convert {page}")));
+    /// Notes that a thread has asked the home, this node, for a page. Returns the pages that are converted
+    /// now: this one, and the others of its run, if it has one.
+    fn run_of(&mut self, page: PageId) -> PageSet {
+        let Located { home, granules, .. } = self.site.locate(page);
+        let number = page.0 / granules;
+        let place = number % RUN_PAGES_MAX;
+        let asked = self.conversions.asked.entry(PageId((number - place) * granules)).or_default();
+        *asked |= 1 << place;
+        let asked = *asked;
+        let is_dense = |pages: &u64| {
+            let first = place / pages * pages;
+            let bits = asked >> first & (u64::MAX >> (RUN_PAGES_MAX - pages));
+            u64::from(bits.count_ones()) >= ASKED_MIN.max(pages / ASKED_ONE_IN)
+        };
+        let lengths = std::iter::successors(Some(RUN_PAGES_MAX), |pages| Some(pages / 2));
+        let length = lengths.take_while(|pages| *pages >= RUN_PAGES_MIN).find(is_dense).unwrap_or(1);
+        let first = number / length * length;
+        let block = self.conversions.block.filter(|block| block.contains(page));
+        let is_in_block = |other: &Located| {
+            block.is_some_and(|block| block.first <= other.page && other.span().end() <= block.end())
+        };
+        let others =
+            (first..first + length).map(|number| Located { page: PageId(number * granules), granules, home });
+        let mut run = PageSet::new();
+        run.insert(page);
+        for other in others.filter(is_in_block) {
+            if self.is_convertible(other) {
+                run.insert(other.page);
+            }
         }
-        self.conversions.entry(page).or_insert_with(|| Conversion::new(Step::Asked)).step = Step::Resting;
+        run
+    }
+
+    /// Returns true if there is such a page, and it can be converted and is not yet.
+    fn is_convertible(&mut self, expected: Located) -> bool {
+        let page = expected.page;
+        let is_free = self.conversions.pages.get(&page).is_none_or(|of| of.step == Step::Asked);
+        is_free
+            && !self.protocols.is_converted(page)
+            && self.site.homes.locate(page) == Some(expected)
+            && self.may_convert(page)
+    }
+
+    /// The home wants this node to give pages up.
+    fn begin_conversions(&mut self, from: NodeId, pages: &PageSet) -> Result<(), ProtocolError> {
+        for page in pages.iter() {
+            let Located { granules, .. } = self.site.locate(page);
+            if from == self.site.me || !self.is_convertible(Located { page, granules, home: from }) {
+                return Err(unexpected(
+                    Expected::ConversionByHome,
+                    format!("node {from}'s to convert {page}"),
+                ));
+            }
+        }
+        for page in pages.iter() {
+            let conversion = self.conversions.pages.entry(page);
+            conversion.or_insert_with(|| Conversion::new(Step::Asked)).step = Step::Resting;
+        }
+        self.conversions.told.push((pages.clone(), pages.len()));
         Ok(())
     }
 
     /// Another node has given the page up.
     fn note_given_up(&mut self, from: NodeId, page: PageId) -> Result<(), ProtocolError> {
-        let conversion = self.conversions.get_mut(&page);
+        let conversion = self.conversions.pages.get_mut(&page);
         let Some(Conversion { step: Step::Telling(others), .. }) = conversion else {
             return Err(unexpected(Expected::ReportOfConversion, format!("node {from}'s of {page}")));
         };
@@ -214,7 +303,7 @@ impl Consistency {
         };
         others.swap_remove(place);
         if others.is_empty() {
-            self.conversions.get_mut(&page).expect("it is under way").step = Step::Resting;
+            self.conversions.pages.get_mut(&page).expect("it is under way").step = Step::Resting;
         }
         Ok(())
     }
@@ -226,7 +315,7 @@ impl Consistency {
         page: PageId,
         message: &Message<'_>,
     ) -> Result<bool, ProtocolError> {
-        let Some(conversion) = self.conversions.get_mut(&page) else { return Ok(false) };
+        let Some(conversion) = self.conversions.pages.get_mut(&page) else { return Ok(false) };
         if conversion.requests.iter().any(|(node, _)| *node == from) {
             return Err(unexpected(Expected::OneRequestOfEachNode, format!("two of node {from} for {page}")));
         }
@@ -240,42 +329,66 @@ impl Consistency {
     /// Takes the access to resting pages away that are at rest by now. Not before the effects of the last
     /// event are carried out: a page that has come may have yet to be merged.
     pub(super) fn advance_conversions(&mut self) {
-        if self.conversions.is_empty() || !self.site.out.is_polled() {
+        if self.conversions.pages.is_empty() || !self.site.out.is_polled() {
             return;
         }
         let Consistency { site, protocols, conversions, .. } = self;
-        for (page, conversion) in conversions.iter_mut().filter(|(_, of)| of.step == Step::Resting) {
+        let release = conversions.releases;
+        for (page, conversion) in conversions.pages.iter_mut().filter(|(_, of)| of.step == Step::Resting) {
             let giver = protocols.of(*page).as_giver().expect("only pages that can be given up are resting");
             if giver.is_at_rest(site, *page) {
                 giver.let_go(site, *page);
-                conversion.step = Step::Releasing;
-                site.release_for(AfterRelease::Convert(*page));
+                conversion.step = Step::Releasing(release);
+                conversions.releases = release + 1;
             }
+        }
+        if conversions.releases > release {
+            site.release_for(AfterRelease::Convert(release));
         }
         self.end_event();
         self.deliver_loopback();
     }
 
-    /// Changes the page's protocol after the release, unless something about it has begun meanwhile: pages
-    /// may be fetched that no thread has touched.
-    pub(super) fn convert_after_release(&mut self, page: PageId) {
+    /// Reports to the home, if this was the last page of those that the node was told of together.
+    fn report(&mut self, home: NodeId, page: PageId) {
+        let told = &mut self.conversions.told;
+        let place = told.iter().position(|(pages, _)| pages.contains(page)).expect("the home has told of it");
+        told[place].1 -= 1;
+        if told[place].1 > 0 {
+            return;
+        }
+        let (pages, _) = told.swap_remove(place);
+        if self.has_news_for(home) {
+            self.inform(home, None);
+        }
+        self.site.out.send(home, &Message::Converted { pages });
+    }
+
+    /// Changes the protocol of the pages for which this release was requested.
+    pub(super) fn convert_after_release(&mut self, release: u64) {
+        let of_release =
+            |(page, of): (&PageId, &Conversion)| (of.step == Step::Releasing(release)).then_some(*page);
+        let pages: Vec<PageId> = self.conversions.pages.iter().filter_map(of_release).collect();
+        pages.into_iter().for_each(|page| self.convert_now(page));
+    }
+
+    /// Changes the page's protocol, unless something about it has begun meanwhile: pages may be fetched that
+    /// no thread has touched.
+    fn convert_now(&mut self, page: PageId) {
         let Consistency { site, protocols, conversions, .. } = self;
         let giver = protocols.of(page).as_giver().expect("only pages that can be given up are resting");
         if !giver.is_at_rest(site, page) {
-            conversions.get_mut(&page).expect("it is under way").step = Step::Resting;
+            conversions.pages.get_mut(&page).expect("it is under way").step = Step::Resting;
             return;
         }
         protocols.convert(site, page);
         site.tell(|| Some(Fact::Converted { page }));
-        let conversion = conversions.remove(&page).expect("it is under way");
+        let conversion = conversions.pages.remove(&page).expect("it is under way");
         let home = self.site.locate(page).home;
         if home == self.site.me {
             self.site.out.push(Effect::CountConversion { page });
         } else {
-            if self.has_news_for(home) {
-                self.inform(home, None);
-            }
-            self.site.out.send(home, &Message::Converted { page });
+            self.report(home, page);
         }
         let Consistency { site, protocols, .. } = self;
         site.out.keep(conversion.requests);

@@ -140,7 +140,7 @@ impl Consistency {
             AfterRelease::Operate(operation) => {
                 self.protocols.of(operation.page).operate_after_release(&mut self.site, operation);
             }
-            AfterRelease::Convert(page) => self.convert_after_release(page),
+            AfterRelease::Convert(release) => self.convert_after_release(release),
             AfterRelease::Continue(page) => self.protocols.of(page).go_on_after_release(&mut self.site, page),
         }
     }

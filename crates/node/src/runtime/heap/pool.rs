@@ -339,6 +339,17 @@ impl Pool {
         }
     }
 
+    /// Returns the addresses of the live block that contains an address.
+    pub(crate) fn extent(&self, address: u64) -> Option<Range<u64>> {
+        let mut known = Vec::new();
+        match self.find(address) {
+            Some(found) => self.known_in(&found, address, &mut known),
+            None => known.extend(lock(&self.ground).arena.around(address)),
+        }
+        let live = known.iter().filter(|block| block.freed_by.is_none());
+        live.map(|block| block.start..block.start + block.bytes).find(|extent| extent.contains(&address))
+    }
+
     /// Changes the used length of a block in place. Returns false if the bytes do not fit, or would leave
     /// most of the block unused.
     pub(crate) fn resize(&self, address: u64, bytes: u64) -> Result<bool, NotABlock> {
