@@ -4,6 +4,8 @@
 //! A native run counts from start to end. A run on nodes counts from the moment at which the nodes have met
 //! to the end, because starting a job takes a tenth of a second whatever it does afterwards.
 
+mod costs;
+
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,6 +45,9 @@ struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     skip_after: u64,
+    /// Print what executables lose on two nodes instead: coarse programs, plain programs, and a mutex
+    #[arg(long, conflicts_with_all = ["programs", "jobs"])]
+    costs: bool,
     /// Print the table in Markdown
     #[arg(long)]
     markdown: bool,
@@ -164,6 +169,9 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
         crate::build(source)?;
     }
     let bench = Bench::open()?;
+    if arguments.costs {
+        return costs::run(&bench, source, &arguments);
+    }
     let mut rows = vec![arguments.head()];
     let mut medians = vec![Vec::new(); arguments.jobs.len()];
     for program in programs {
