@@ -17,14 +17,15 @@ pub struct Places {
     /// A byte for each 4 GiB of the address space, 65,536 of them: not 0 where operations are not atomic
     /// between nodes by themselves.
     pub table: u64,
-    /// A table of places of such memory where they are ([`PlaceTable`]). Without one, operations are
-    /// exclusive.
-    pub ready: Option<u64>,
+    /// A table of places in these 4 GiB where they are ([`PlaceTable`]).
+    pub ready: u64,
+    /// True if operations elsewhere are exclusive, false if their places are made ready.
+    pub is_exclusive: bool,
     /// A byte that is not 0 while fences must order the accesses of several nodes.
     pub fence: u64,
-    /// A function that begins an exclusive operation on the address in `rcx`, or is a fence if that is 0.
-    /// With a table of places it notes a place there instead, where operations are atomic from then on. It
-    /// preserves all registers and flags.
+    /// A function that begins an exclusive operation on the address in `rcx`, or is a fence if that is 0. If
+    /// operations are not exclusive, it notes the place in the table instead, where they are atomic from then
+    /// on. It preserves all registers and flags.
     pub begin: u64,
     /// A function that ends it, and preserves them, too.
     pub end: u64,
@@ -192,19 +193,9 @@ impl Writer<'_> {
         self.code.extend(SKIP_RED_ZONE);
         self.code.push(PUSH_RCX);
         self.code.push(PUSH_RDX);
-        match (site.kind, self.places.ready) {
-            (Kind::Operation, Some(ready)) => self.make_ready(first, instruction, ready)?,
-            (Kind::Operation, None) => {
-                self.look_up_block(first)?;
-                self.code.extend(DROP_TOP);
-                self.make_exclusive(Some(first), instruction)?;
-            }
-            (Kind::Fence, _) => {
-                self.code.extend(MOV_RCX);
-                self.code.extend(self.places.fence.to_le_bytes());
-                self.code.extend(LOAD_BYTE);
-                self.make_exclusive(None, instruction)?;
-            }
+        match site.kind {
+            Kind::Operation => self.operate(first, instruction)?,
+            Kind::Fence => self.order(instruction)?,
         }
         let successors = &site.instructions[1..];
         if !successors.is_empty() {
@@ -216,51 +207,58 @@ impl Writer<'_> {
         Some(self.code)
     }
 
-    /// Pushes the operand's address, and looks the 4 GiB around it up, into `rcx`.
-    fn look_up_block(&mut self, first: &Instruction) -> Option<()> {
+    /// Executes an operation as it is where it is atomic, and otherwise exclusively, or after its place has
+    /// been made ready.
+    fn operate(&mut self, first: &Instruction, instruction: &[u8]) -> Option<()> {
+        let check = self.code.len();
         self.code.extend(load_address(first, self.here()).ok()?);
         self.code.push(PUSH_RCX);
         self.code.extend(HIGH_PART_OF_TOP);
         self.load_rdx(self.places.table);
         self.code.extend(LOAD_FROM_TABLE);
-        Some(())
-    }
-
-    /// Has the operand's place made ready, unless the instruction is atomic there already, and executes it.
-    fn make_ready(&mut self, first: &Instruction, instruction: &[u8], ready: u64) -> Option<()> {
-        let check = self.code.len();
-        self.look_up_block(first)?;
         let elsewhere = self.branch();
         self.code.extend(MIDDLE_PART_OF_TOP);
-        self.load_rdx(ready);
+        self.load_rdx(self.places.ready);
         self.code.extend(LOAD_ENTRY);
         self.code.extend(REST_OF_TOP);
         self.code.extend(COMPARE);
         let known = self.branch();
         self.code.push(POP_RCX);
-        self.call(0);
-        self.reload();
-        self.code.push(SHORT_JUMP);
-        let end = self.code.len() + 1;
-        self.code.push(i8::try_from(check as isize - end as isize).ok()?.cast_unsigned());
+        let leave = if self.places.is_exclusive {
+            Some(self.execute_exclusively(instruction))
+        } else {
+            self.call(0);
+            self.reload();
+            self.code.push(SHORT_JUMP);
+            let end = self.code.len() + 1;
+            self.code.push(i8::try_from(check as isize - end as isize).ok()?.cast_unsigned());
+            None
+        };
         self.land(elsewhere)?;
         self.land(known)?;
         self.code.extend(DROP_TOP);
         self.restore();
         self.code.extend(instruction);
-        Some(())
+        leave.map_or(Some(()), |leave| self.land_far(leave))
     }
 
-    /// Executes the instruction exclusively, unless `rcx` is 0.
-    fn make_exclusive(&mut self, operand: Option<&Instruction>, instruction: &[u8]) -> Option<()> {
-        let elsewhere = self.branch();
-        match operand {
-            Some(first) => {
-                self.reload();
-                self.code.extend(load_address(first, self.here()).ok()?);
-            }
-            None => self.code.extend(NO_ADDRESS),
-        }
+    /// Executes a fence exclusively while fences must be.
+    fn order(&mut self, instruction: &[u8]) -> Option<()> {
+        self.code.extend(MOV_RCX);
+        self.code.extend(self.places.fence.to_le_bytes());
+        self.code.extend(LOAD_BYTE);
+        let alone = self.branch();
+        self.code.extend(NO_ADDRESS);
+        let leave = self.execute_exclusively(instruction);
+        self.land(alone)?;
+        self.restore();
+        self.code.extend(instruction);
+        self.land_far(leave)
+    }
+
+    /// Executes an instruction between calls of both functions, and returns the place of a jump behind it.
+    /// `rcx` contains the address of the operand.
+    fn execute_exclusively(&mut self, instruction: &[u8]) -> usize {
         self.call(0);
         self.restore();
         self.code.extend(instruction);
@@ -268,13 +266,14 @@ impl Writer<'_> {
         self.call(8);
         self.code.extend(UNSKIP_RED_ZONE);
         self.code.push(JUMP);
-        let leave = self.code.len();
         self.code.extend([0; 4]);
-        self.land(elsewhere)?;
-        self.restore();
-        self.code.extend(instruction);
-        let rest = i32::try_from(self.code.len() - leave - 4).ok()?;
-        self.code[leave..leave + 4].copy_from_slice(&rest.to_le_bytes());
+        self.code.len() - 4
+    }
+
+    /// Lets a jump lead to here.
+    fn land_far(&mut self, jump: usize) -> Option<()> {
+        let rest = i32::try_from(self.code.len() - jump - 4).ok()?;
+        self.code[jump..jump + 4].copy_from_slice(&rest.to_le_bytes());
         Some(())
     }
 

@@ -9,7 +9,8 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 
 const AT: u64 = 0x40_0000;
 const STUBS: u64 = 0x5000_0000;
-const PLACES: Places = Places { table: 0x1111, ready: None, fence: 0x2222, begin: 0x3333, end: 0x4444 };
+const PLACES: Places =
+    Places { table: 0x1111, ready: 0x5555, is_exclusive: true, fence: 0x2222, begin: 0x3333, end: 0x4444 };
 
 fn survey_of(code: &[u8], has_landing_pads: bool) -> (Survey, Plan) {
     let image = Image::new(vec![(AT, code)]);
@@ -53,14 +54,14 @@ fn stubs_change_no_flag_before_the_instruction() {
     let range = AT..AT + code.len() as u64;
     let functions = [Function { code: range.clone(), has_landing_pads: false }];
     let survey = Survey::of(&image, &functions, &[range]);
-    for ready in [None, Some(0x5555)] {
-        let plan = Plan::of(&image, &survey, STUBS, &Places { ready, ..PLACES });
+    for is_exclusive in [true, false] {
+        let plan = Plan::of(&image, &survey, STUBS, &Places { is_exclusive, ..PLACES });
         assert_eq!((plan.patches.len(), plan.failed), (3, 0));
         let head = STUBS + 16;
         let decoder = Decoder::with_ip(64, &plan.stubs[16..], head, DecoderOptions::NONE);
         let all: Vec<Instruction> = decoder.into_iter().collect();
         let is_programs = |it: &Instruction| it.has_lock_prefix() || it.mnemonic() == Mnemonic::Mfence;
-        assert_eq!(all.iter().filter(|it| is_programs(it)).count(), if ready.is_some() { 4 } else { 6 });
+        assert_eq!(all.iter().filter(|it| is_programs(it)).count(), if is_exclusive { 6 } else { 4 });
         for instruction in &all {
             assert!(!instruction.is_invalid(), "{instruction:?}");
             assert!(is_programs(instruction) || instruction.rflags_modified() == 0, "{instruction:?}");

@@ -46,7 +46,7 @@ pub(crate) use traps::{keep_unblocked, takes_over};
 /// For each 4 GiB of the address space: not 0 if long memory may lie there.
 static LONG: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
 
-/// Places in these 4 GiB whose pages are under sequential consistency.
+/// Places in these 4 GiB whose pages are known to be under sequential consistency.
 static READY: PlaceTable = PlaceTable::new();
 
 /// Returns the part of the shared memory where long blocks of a node lie, if they have a protocol of their
@@ -102,7 +102,8 @@ pub(crate) fn replace(surveyed: Vec<Surveyed>) {
     let converts = face::hiroba_converts_pages() != 0;
     let places = Places {
         table: (&raw const LONG).addr() as u64,
-        ready: converts.then_some((&raw const READY).addr() as u64),
+        ready: (&raw const READY).addr() as u64,
+        is_exclusive: !converts,
         fence: ptr::from_ref(&control().has_long_blocks).addr() as u64,
         begin: if converts { exclusive::prepare as *const () } else { exclusive::begin as *const () } as u64,
         end: exclusive::end as *const () as u64,

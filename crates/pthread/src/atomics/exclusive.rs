@@ -113,9 +113,14 @@ unsafe extern "C" fn prepare_operation(operand: usize) {
         order::order_everywhere();
         privately(|| face::hiroba_convert_page(operand));
     }
+    note_ready(operand);
+    heap::set_errno(errno);
+}
+
+/// Lets stubs know that instructions on the page at an address are atomic as they are.
+fn note_ready(operand: usize) {
     let granule = operand & !(GRANULE_BYTES - 1);
     READY.note(granule as u64..(granule + GRANULE_BYTES) as u64);
-    heap::set_errno(errno);
 }
 
 thread_local! {
@@ -128,7 +133,9 @@ thread_local! {
 unsafe extern "C" fn begin_operation(operand: usize) {
     let is_short = operand != 0 && !super::is_long(operand);
     ON_SHORT.set(ON_SHORT.get() << 1 | u64::from(is_short));
-    if !is_short && spins::change_depth(1) == 0 {
+    if is_short {
+        note_ready(operand);
+    } else if spins::change_depth(1) == 0 {
         let errno = heap::errno();
         order::order_everywhere();
         privately(|| face::hiroba_lock(ATOMICS.number()));
