@@ -38,7 +38,7 @@ use crate::saying;
 use crate::shared::is_shared;
 use crate::statics;
 
-pub(crate) use objects::Object;
+use objects::Object;
 pub(crate) use order::order_here;
 pub(crate) use spins::{exchange_while_waiting, take_tick, watch_caller};
 pub(crate) use traps::{keep_unblocked, takes_over};
@@ -66,7 +66,14 @@ fn is_long(address: usize) -> bool {
 /// An executable or library, and its atomic instructions.
 pub(crate) struct Surveyed {
     pub(crate) object: Object,
-    pub(crate) survey: Survey,
+    survey: Survey,
+}
+
+impl Surveyed {
+    /// Returns the places that atomic instructions name by fixed addresses.
+    pub(crate) fn places_named(&self) -> impl Iterator<Item = Range<usize>> {
+        self.survey.fixed.iter().map(|place| place.start as usize..place.end as usize)
+    }
 }
 
 /// Finds the atomic instructions of the program and of its libraries. Returns nothing if the job leaves them

@@ -103,7 +103,9 @@ fn join() {
     let data = writable_data();
     data.iter().enumerate().for_each(|(place, range)| note_data(place, range));
     let surveyed = atomics::survey();
-    statics::find(&data, &surveyed);
+    let files = surveyed.iter().map(|surveyed| (surveyed.object.path.as_str(), surveyed.object.bias));
+    let named: Vec<Range<usize>> = surveyed.iter().flat_map(atomics::Surveyed::places_named).collect();
+    statics::find(&data, files, &named);
     statics::share(&data);
     if !control::make() {
         let why = saying::why(-libc::ENOMEM);

@@ -18,7 +18,6 @@ use hiroba_patch::whole_pages;
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object as _, ObjectSymbol, ReadCache, SymbolKind};
 
-use crate::atomics::{Object, Surveyed};
 use crate::face::{self, DataPart};
 use crate::heap::LONG_BYTES;
 use crate::saying;
@@ -41,22 +40,25 @@ pub(crate) fn is_long(address: usize) -> bool {
     next > 0 && parts[next - 1].contains(&address)
 }
 
-/// Determines which parts of `data`, the program's writable data, are long. `objects` are none if all memory
-/// of the program has the same protocol.
-pub(crate) fn find(data: &[Range<usize>], objects: &[Surveyed]) {
-    let variables = objects.iter().flat_map(|surveyed| large_variables(&surveyed.object)).collect();
-    let named = objects.iter().flat_map(|surveyed| &surveyed.survey.fixed);
-    let named: Vec<Range<usize>> = named.map(|place| place.start as usize..place.end as usize).collect();
-    let mut runs = whole_pages(data, variables, &named);
+/// Determines which parts of `data`, the program's writable data, are long. `files` are the paths of the
+/// executable and of its libraries, with what the loader has added to their addresses; none if all memory of
+/// the program has the same protocol. Atomic instructions name the places `named`.
+pub(crate) fn find<'a>(
+    data: &[Range<usize>],
+    files: impl Iterator<Item = (&'a str, usize)>,
+    named: &[Range<usize>],
+) {
+    let variables = files.flat_map(|(path, bias)| large_variables(path, bias)).collect();
+    let mut runs = whole_pages(data, variables, named);
     runs.sort_by_key(|run| Reverse(run.len()));
     runs.truncate(PARTS_MAX);
     runs.sort_unstable_by_key(|run| run.start);
     let _ = LONG.set(runs);
 }
 
-/// Returns where an object has variables of 128 KiB and more.
-fn large_variables(object: &Object) -> Vec<Range<usize>> {
-    let Ok(file) = File::open(&object.path) else { return Vec::new() };
+/// Returns where an executable or library has variables of 128 KiB and more.
+fn large_variables(path: &str, bias: usize) -> Vec<Range<usize>> {
+    let Ok(file) = File::open(path) else { return Vec::new() };
     let cache = ReadCache::new(file);
     let Ok(file) = ElfFile64::<LittleEndian, _>::parse(&cache) else { return Vec::new() };
     let symbols = file.symbols().chain(file.dynamic_symbols());
@@ -66,7 +68,7 @@ fn large_variables(object: &Object) -> Vec<Range<usize>> {
     symbols
         .filter(is_large)
         .filter_map(|symbol| {
-            let start = object.bias.checked_add(symbol.address() as usize)?;
+            let start = bias.checked_add(symbol.address() as usize)?;
             Some(start..start.checked_add(symbol.size() as usize)?)
         })
         .collect()
