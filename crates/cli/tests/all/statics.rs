@@ -175,9 +175,10 @@ fn falsely_shared_arrays_of_fortran_cost_few_messages() {
     program.is_right_on("-n 4 --protocol hlrc", &[]);
     let [lazy, sequential] =
         ["hlrc", "sc"].map(|protocol| program.is_right_on(&format!("-n 2 --protocol {protocol}"), &[]));
-    for (name, times) in [("messages_sent", 3), ("write_faults", 2)] {
+    // Not faults: under write tracking by faults each interval has some, which need no other node.
+    for name in ["messages_sent", "pages_fetched"] {
         let (few, many) = (total(&lazy, name), total(&sequential, name));
-        assert!(few * times < many, "{name}: {few} under hlrc, {many} under sc");
+        assert!(few * 3 < many, "{name}: {few} under hlrc, {many} under sc");
     }
 }
 
