@@ -15,6 +15,10 @@ thread_local! {
 }
 
 fn join() -> c_int {
+    if let Some(why) = crate::system_calls::why_not_lockable() {
+        note(&why);
+        return -libc::ENOMEM;
+    }
     crate::allocator::survive_forks();
     crate::system_calls::prepare_to_join();
     let joined = Runtime::join().and_then(|runtime| runtime.prepare_thread().map(|()| runtime));

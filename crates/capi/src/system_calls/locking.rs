@@ -81,6 +81,28 @@ fn limit() -> Option<u64> {
     (!is_free).then_some(limits.rlim_cur)
 }
 
+/// Memory that a node maps at least when it joins. Shared memory alone takes more.
+const LOCKED_TO_JOIN: u64 = 64 << 20;
+
+/// Returns why the node cannot join, if all memory that it maps is locked, and a limit leaves no room for
+/// that. Otherwise an allocation of the runtime would fail, which ends the process.
+pub(crate) fn why_not_lockable() -> Option<String> {
+    if !LOCKS_FUTURE.load(Ordering::Relaxed) {
+        return None;
+    }
+    let limit = limit()?;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
+    let locked = locked.and_then(|size| size.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0) << 10;
+    (limit.saturating_sub(locked) < LOCKED_TO_JOIN).then(|| {
+        format!(
+            "expected at least {LOCKED_TO_JOIN} more bytes that may be locked, since \
+             mlockall(MCL_FUTURE) was called before, got a limit of {limit} bytes, of which {locked} are locked; \
+             call mlockall after hiroba_init, or raise ulimit -l"
+        )
+    })
+}
+
 /// Calls mlock2(2) directly, without the functions that this library replaces.
 fn lock(mapped: Mapped, on_fault: bool) {
     const ON_FAULT: usize = 1;

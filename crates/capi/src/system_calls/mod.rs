@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 use hiroba_node::Runtime;
 
 pub(crate) use bounce::{Bounce, load, store};
-pub(crate) use locking::prepare_to_join;
+pub(crate) use locking::{prepare_to_join, why_not_lockable};
 
 use crate::reporting::set_errno;
 
