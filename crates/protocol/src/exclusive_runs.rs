@@ -91,14 +91,37 @@ impl ExclusiveRuns {
         touched: Located,
         is_in_the_way: impl Fn(PageId) -> bool,
     ) -> PageSet {
-        let page_bytes = u64::from(site.page_bytes(touched.page));
         assert_eq!(touched.home, site.me, "{}: only home pages are exclusive", touched.page);
-        if !site.prefetches {
-            return PageSet::from_iter([touched.page]);
-        }
         // If a page goes to the first node that touches it, an untouched page has no home yet.
         let given_bytes_max = if site.homes.is_by_first_touch(touched.page) { 0 } else { GIVEN_BYTES_MAX };
-        let pages_max = (given_bytes_max / page_bytes).max(1);
+        let is_here = |other: Located| other.home == site.me && !is_in_the_way(other.page);
+        let (mut given, continues) = self.follow(site, touched, given_bytes_max, is_here);
+        let pages_max = given_bytes_max / u64::from(site.page_bytes(touched.page));
+        if site.prefetches && !continues && pages_max > 1 {
+            // It continues no run. If many pages of a block are touched, each touch gives access to the pages
+            // around it.
+            let around = self.blocks.around(site, touched);
+            around.filter(|other| is_here(*other)).for_each(|other| {
+                given.insert(other.page);
+            });
+        }
+        given
+    }
+
+    /// Returns a page that was touched and pages that follow, as far as its run makes likely, and true if it
+    /// continues a run. At most `bytes_max` are given at once, and the first page that may not be given ends
+    /// them.
+    pub(crate) fn follow(
+        &mut self,
+        site: &Site,
+        touched: Located,
+        bytes_max: u64,
+        may_be_given: impl Fn(Located) -> bool,
+    ) -> (PageSet, bool) {
+        if !site.prefetches {
+            return (PageSet::from_iter([touched.page]), false);
+        }
+        let pages_max = (bytes_max / u64::from(site.page_bytes(touched.page))).max(1);
         let (pages, upwards) = self.touch(touched.page, touched.granules, pages_max);
         let region = site.homes.region_around(touched.page).expect("a page that faults is allocated");
         let mut given = PageSet::new();
@@ -106,7 +129,7 @@ impl ExclusiveRuns {
         let mut next = touched.page;
         while given.len() < pages && region.contains(next) {
             let located = site.locate(next);
-            if located.page != touched.page && (located.home != site.me || is_in_the_way(located.page)) {
+            if located.page != touched.page && !may_be_given(located) {
                 break;
             }
             given.insert(located.page);
@@ -117,14 +140,6 @@ impl ExclusiveRuns {
         }
         assert!(given.contains(touched.page), "{}: what was touched is given out", touched.page);
         self.note(touched.page, end, upwards, touched.granules);
-        if pages == 1 && pages_max > 1 {
-            // It continues no run. If many pages of a block are touched, each touch gives access to the pages
-            // around it.
-            let around = self.blocks.around(site, touched);
-            around.filter(|other| other.home == site.me && !is_in_the_way(other.page)).for_each(|other| {
-                given.insert(other.page);
-            });
-        }
-        given
+        (given, pages > 1)
     }
 }

@@ -319,6 +319,10 @@ impl Hlrc {
         let Located { page: page_id, home, .. } = located;
         let page = self.pages.or_default(page_id);
         let wanted = wanted_beyond(page.access, wanted);
+        if wanted == Access::Write && page.access < wanted {
+            self.open_ahead(site, located);
+        }
+        let page = self.pages.or_default(page_id);
         if page.access >= wanted {
             // Two threads faulted on one page, or the host had to lower access for its own reasons.
             if page.watched {
@@ -592,7 +596,7 @@ impl Hlrc {
         if !site.closes_for_meeting() {
             self.guard(site);
         }
-        let (mut lowered, mut snapshots) = (PageSet::new(), Vec::new());
+        let (mut lowered, mut snapshots, opened) = (PageSet::new(), Vec::new(), self.take_opened());
         let mut copies = Vec::new();
         for page_id in written.iter() {
             let home_here = site.is_home(page_id);
@@ -600,6 +604,7 @@ impl Hlrc {
                 self.moves.written_here(site, page_id);
             }
             let has_snapshot = home_here && self.keeps_snapshot(site, page_id);
+            let may_be_unwritten = has_snapshot && opened.contains(page_id);
             let page = self.pages.or_default(page_id);
             // An unguarded page still counts as written until the barrier that follows makes it exclusive.
             if page.access == Access::Write && !page.unguarded && !site.is_async(page_id) {
@@ -607,12 +612,14 @@ impl Hlrc {
                 lowered.insert(page_id);
             }
             assert!(page.version.get(site.me) <= seq, "{page_id}: versions only grow");
-            if home_here {
+            if home_here && !may_be_unwritten {
                 page.version.advance(site.me, seq);
                 page.served = false;
                 site.note_changed(page_id);
             }
-            if has_snapshot {
+            if may_be_unwritten {
+                copies.push(page_id);
+            } else if has_snapshot {
                 page.twin = false;
                 snapshots.push(page_id);
             } else if (!home_here || (page.twin && self.looks_for_races)) && !resting.contains(page_id) {

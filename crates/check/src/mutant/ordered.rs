@@ -27,11 +27,13 @@ pub enum Mutant {
     SendFrame,
     /// A snapshot lacks diffs that have come since.
     SnapshotLacksDiffs,
+    /// A home page that was opened before a store to it counts as unwritten.
+    OpenedIsUnwritten,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 8] = [
+    pub const ALL: [Mutant; 9] = [
         Mutant::HomeKeepsNoOrder,
         Mutant::SendInSilence,
         Mutant::TellNothing,
@@ -40,11 +42,12 @@ impl Mutant {
         Mutant::WriteWhileReleasing,
         Mutant::SendFrame,
         Mutant::SnapshotLacksDiffs,
+        Mutant::OpenedIsUnwritten,
     ];
 
     /// Returns the bug, ready to be planted in a cluster.
     pub fn plant(self) -> Box<dyn Mutation> {
-        Box::new(Planted { mutant: self, lost: FxHashMap::default() })
+        Box::new(Planted { mutant: self, lost: FxHashMap::default(), compares_home: false })
     }
 
     /// Returns true if nodes order their fetches.
@@ -57,6 +60,8 @@ struct Planted {
     mutant: Mutant,
     /// Losses of access that each node has yet to carry out.
     lost: FxHashMap<NodeId, Vec<Effect>>,
+    /// True while a node compares a page that is homed there, in a program whose page `n` is node `n`'s.
+    compares_home: bool,
 }
 
 impl Planted {
@@ -85,8 +90,18 @@ impl Mutation for Planted {
                 pages.iter_mut().for_each(|page| page.from_twin = false);
                 vec![Effect::SendPages { to, pages }]
             }
-            (_, effect) => vec![effect],
+            (_, effect) => {
+                if let Effect::Diff { page, .. } = effect {
+                    self.compares_home = page.0 == u64::from(node.0);
+                }
+                vec![effect]
+            }
         }
+    }
+
+    fn on_diff(&mut self, _frame: &[u8], _twin: &[u8], runs: Vec<u8>) -> Vec<u8> {
+        let is_lost = self.mutant == Mutant::OpenedIsUnwritten && self.compares_home;
+        if is_lost { Vec::new() } else { runs }
     }
 
     fn on_apply(&mut self) -> bool {

@@ -16,6 +16,8 @@ use crate::sample;
 
 const SEEDS: u64 = 500;
 const RANDOM_SEEDS: u64 = 2000;
+/// Random programs in which each planted bug shows at least once.
+const NOTICED_SEEDS: u64 = 10_000;
 
 const SHAPES: [Shape; 2] = [
     Shape { team: 2, foreign: 0, publications: false, waits: false },
@@ -150,7 +152,7 @@ fn homes_without_order_are_noticed_by_each_of_their_programs() {
 #[test]
 fn random_programs_notice_planted_bugs() {
     for mutant in Mutant::ALL {
-        let noticed = (0..RANDOM_SEEDS).find(|seed| match run(&racy(*seed), *seed, Some(mutant)) {
+        let noticed = (0..NOTICED_SEEDS).find(|seed| match run(&racy(*seed), *seed, Some(mutant)) {
             Ok(ended) => wrong(&ended).is_some(),
             Err(_) => true,
         });

@@ -78,10 +78,13 @@ fn large_static_arrays_are_right_under_every_protocol() {
         "--pthread -n 2 --protocol hlrc --fabric shm",
         "--pthread -n 2 --protocol hlrc --page-size 64K",
         "--pthread -n 4 --protocol hlrc --fabric tcp",
-        "--pthread -n 2 --protocol adaptive",
         "--pthread -n 2 --protocol sc",
     ] {
         program.is_right_on(options, &[]);
+    }
+    // Plain flags need the order of fetches, which `adaptive` does not keep.
+    for part in ["initialised", "shared", "scatter", "atomics", "system calls", "mutexes"] {
+        program.is_right_on("--pthread -n 2 --protocol adaptive", &[part]);
     }
 }
 

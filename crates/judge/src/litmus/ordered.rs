@@ -40,7 +40,7 @@ fn pass_by() -> Vec<Instruction> {
 pub fn ordered() -> Vec<Litmus> {
     let mut all =
         vec![home_writes(), snapshot(), far_writer(), home_reads(), passed_on(), behind_a_barrier()];
-    all.extend([diffs_into_a_snapshot(), fetched_ahead(), merged(), siblings()]);
+    all.extend([diffs_into_a_snapshot(), page_after_page(), fetched_ahead(), merged(), siblings()]);
     all
 }
 
@@ -79,6 +79,22 @@ fn snapshot() -> Litmus {
     .forbid(|ended| sees_too_little(ended, 3))
     .reach("the flag is not seen", |ended| ended.register(3, 0) == 0)
     .reach("the flag is seen", |ended| ended.register(3, 0) == 1)
+}
+
+/// A fault on the second page of a run of stores opens the third one, which is homed here.
+fn page_after_page() -> Litmus {
+    let word = |page| Address::word(page, 100);
+    let stores = [1, 2, 3].map(|page| store(word(page), 7));
+    let copies = [1, 2, 3].map(|page| load(word(page), 9));
+    let writer = [&copies[..], &[lock(0)], &stores, &[unlock(0)]].concat();
+    let reader = vec![load(word(3), 9), lock(0), load(word(1), 0), load(word(3), 1), unlock(0)];
+    Litmus::new(
+        "MP by a run of stores",
+        "a page that was opened before a store to it has a notice of the store",
+        Program::new(4, [reader, vec![], vec![], writer]),
+    )
+    .forbid(|ended| ended.register(0, 0) == 7 && ended.register(0, 1) != 7)
+    .reach("the stores are seen", |ended| both(ended, (0, 0, 7), (0, 1, 7)))
 }
 
 /// The home of the data's page writes to it, too.

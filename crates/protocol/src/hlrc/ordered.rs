@@ -17,6 +17,9 @@
 //! - **Diffs.** A writer that has sent diffs informs each home that got some, directly behind them. The home
 //!   applies them only after that, so its own threads and its readers have the notices first. Until then
 //!   later messages of that writer for homes here wait, too ([`Site::deferred`]).
+//! - **Runs of stores.** Where a thread stores to page after page, a fault also opens the pages that follow.
+//!   A home page among them is compared with its snapshot when the interval ends, because a notice of a page
+//!   that nobody has written would void its copies.
 //! - **Stores during a release.** Stores must fault ([`WriteTracking::Fault`](crate::WriteTracking::Fault)).
 //!   Then a page loses its write access before it is compared, and a store that comes later waits for the
 //!   next interval, as do all later stores of its thread. Where stores are noted instead, one that comes
@@ -37,7 +40,12 @@ use hiroba_wire::{Message, PageCopy};
 use super::copies::Content;
 use super::{Hlrc, Page};
 use crate::coherence::{AfterRelease, Coherence, Site};
+use crate::exclusive_runs::ExclusiveRuns;
+use crate::home::Located;
 use crate::{Effect, ProtocolError};
+
+/// The maximum number of bytes that one store fault opens.
+const OPENED_BYTES_MAX: u64 = 64 << 10;
 
 /// The state of ordered fetches.
 #[derive(Debug, Default)]
@@ -48,6 +56,10 @@ pub(super) struct Ordered {
     waiting: Vec<(NodeId, Vec<PageId>)>,
     /// Replies that followed a publication that is kept back: at most one for each fetch under way.
     early: Vec<EarlyReply>,
+    /// The pages that threads store to one after the other.
+    stores: ExclusiveRuns,
+    /// Home pages that were opened before a thread stored to them. Each has a snapshot.
+    opened: PageSet,
 }
 
 impl Ordered {
@@ -95,6 +107,38 @@ impl Hlrc {
         let may_be_written = |page: &Page| page.unnoticed || page.access == Access::Write;
         !self.sends_snapshot(site, page_id)
             && (self.written.contains(page_id) || self.pages.get(&page_id).is_some_and(may_be_written))
+    }
+
+    /// Handles a store fault on a page: opens pages that a thread will store to next, if it stores to page
+    /// after page. Each gets a twin. One that is not written has no diff and no notice, and costs a
+    /// comparison.
+    pub(super) fn open_ahead(&mut self, site: &mut Site, touched: Located) {
+        if !self.ordered.is_on || site.is_async(touched.page) {
+            return;
+        }
+        let Hlrc { ordered, pages, written, .. } = self;
+        let may_be_opened = |other: Located| {
+            pages.get(&other.page).is_some_and(|page| {
+                let is_quiet = !page.twin && page.fetch.is_none() && page.needed.is_empty();
+                let is_clean = page.access == Access::Read && !written.contains(other.page);
+                let is_shared_home = page.shared && !page.unnoticed && !page.has_words;
+                is_quiet && is_clean && if other.home == site.me { is_shared_home } else { page.valid }
+            })
+        };
+        let (mut next, _) = ordered.stores.follow(site, touched, OPENED_BYTES_MAX, may_be_opened);
+        next.remove(touched.page);
+        let (homes, copies): (Vec<PageId>, Vec<PageId>) = next.iter().partition(|page| site.is_home(*page));
+        self.give_copies(site, copies.into_iter().map(|page| (page, Access::Write)));
+        homes.iter().for_each(|page| self.make_twin(site, *page));
+        let homes = PageSet::from_iter(homes);
+        self.written.extend(&homes);
+        self.ordered.opened.extend(&homes);
+        self.protect_set(site, &homes, Access::Write);
+    }
+
+    /// Returns the home pages that were opened before a thread stored to them. The interval ends.
+    pub(super) fn take_opened(&mut self) -> PageSet {
+        std::mem::take(&mut self.ordered.opened)
     }
 
     /// Returns true if the page is homed here and has a snapshot.
