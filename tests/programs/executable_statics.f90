@@ -6,7 +6,7 @@ module fields
   real(8), save :: u(n), total
   real(8) :: v(n)
   integer :: hits(n)
-  common /work/ v, hits
+  common /arrays/ v, hits
 end module
 program commons
   use fields

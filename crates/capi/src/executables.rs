@@ -32,7 +32,7 @@ pub struct DataPart {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hiroba_share_in_place(start: usize, parts: *const DataPart, count: usize) -> c_int {
     let Some(runtime) = Runtime::get() else { return -libc::EPERM };
-    // SAFETY: the caller keeps the requirements.
+    // SAFETY: the caller passes as many parts.
     let parts = unsafe { std::slice::from_raw_parts(parts, count) }.iter().map(|part| PartInPlace {
         bytes: part.bytes as u64,
         is_long: part.is_long != 0,

@@ -54,9 +54,10 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, all: *mut c_v
     let span = loaded().map(range).reduce(|all, next| all.start.min(next.start)..all.end.max(next.end));
     let frames = headers.iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME);
     if let Some(span) = span {
-        // SAFETY: the loader's C string, or NULL.
-        let path =
-            unsafe { info.dlpi_name.as_ref() }.map(|name| unsafe { CStr::from_ptr(name) }.to_string_lossy());
+        // SAFETY: NULL, or the first byte of a string of the loader's.
+        let name = unsafe { info.dlpi_name.as_ref() };
+        // SAFETY: the loader's strings end with NUL.
+        let path = name.map(|name| unsafe { CStr::from_ptr(name) }.to_string_lossy());
         let frames = frames.map_or(0, |header| range(header).start);
         let (name, path) = match path {
             Some(path) if !path.is_empty() => (path.to_string(), path.into_owned()),
