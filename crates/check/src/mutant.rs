@@ -20,6 +20,7 @@ pub mod leaving;
 pub mod lrc;
 pub mod mapping;
 pub mod moves;
+pub mod moving_in_order;
 pub mod order;
 pub mod ordered;
 pub mod posts;

@@ -188,6 +188,8 @@ pub fn describe_message(message: &Message<'_>) -> String {
         }
         Message::InvalidateCopy { page } => format!("InvalidateCopy {page}"),
         Message::CopyInvalidated { page } => format!("CopyInvalidated {page}"),
+        Message::KeepHomes { epoch } => format!("KeepHomes of collective {epoch}"),
+        Message::HomesKept { epoch } => format!("HomesKept of collective {epoch}"),
         Message::ConversionRequest { page } => format!("ConversionRequest {page}"),
         Message::Convert { pages } => format!("Convert {}", pages_of(pages)),
         Message::Converted { pages } => format!("Converted {}", pages_of(pages)),

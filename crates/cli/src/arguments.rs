@@ -619,10 +619,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     let protocol = match &given.coherence.protocol {
         Some(name) => check_protocol(name)?,
         // What these ask for, the adaptive protocol does not do.
-        None if pthread
-            || given.tracking.races
-            || given.coherence.home_migration != HomePolicy::Fixed.name() =>
-        {
+        None if given.tracking.races || given.coherence.home_migration != HomePolicy::Fixed.name() => {
             Protocol::Hlrc
         }
         None => Protocol::Adaptive,
@@ -644,7 +641,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     // fault: none may slip into an interval while it is closed (`protocol/src/hlrc/ordered.rs`).
     // A search for races takes such uses of plain stores for races.
     let races = given.tracking.races;
-    let orders_fetches = pthread && protocol == Protocol::Hlrc && nodes_max > 1 && !races;
+    let orders_fetches = pthread && protocol.converts_pages() && nodes_max > 1 && !races;
     let write_tracking =
         given.tracking.write_tracking.as_deref().or_else(|| orders_fetches.then_some("fault"));
     if openmp && given.tracking.races {

@@ -104,6 +104,8 @@ pub struct Meeting {
     epoch: u64,
     /// The arrivals of this node and of those directly below, in order.
     arrivals: Vec<(NodeId, Arrival)>,
+    /// At the root: homes that asked after their arrival at this collective to keep all of their pages.
+    keeping: Vec<NodeId>,
 }
 
 /// The error that nodes met in different collectives.
@@ -193,7 +195,7 @@ impl Meeting {
     /// Returns the state in which no node has arrived.
     pub fn new(me: NodeId, tree: Tree) -> Meeting {
         assert!(me.0 < tree.nodes, "node {me} is one of the tree's {}", tree.nodes);
-        Meeting { me, tree, epoch: 0, arrivals: Vec::new() }
+        Meeting { me, tree, epoch: 0, arrivals: Vec::new(), keeping: Vec::new() }
     }
 
     /// Returns the tree that the nodes form.
@@ -245,7 +247,8 @@ impl Meeting {
                 let Arrival { collective, caller, least, knowledge, moves } = all;
                 let Some(above) = self.tree.above(self.me) else {
                     let news = Knowledge { notices: Vec::new(), ..knowledge };
-                    let moves = claims::settle(moves, &self.arrivals, homes);
+                    let keeping = std::mem::take(&mut self.keeping);
+                    let moves = claims::settle(moves, keeping, &self.arrivals, homes);
                     return Ok(Some(Departure { collective, news, moves }));
                 };
                 out.send(above, &Message::Arrive { epoch, collective, caller, least, knowledge, moves });
@@ -253,6 +256,25 @@ impl Meeting {
             Err(mismatch) => out.end_job(mismatch.sentence()),
         }
         Ok(None)
+    }
+
+    /// Handles, at the root, that a home asks to keep all of its pages at a collective that it has arrived
+    /// at. Returns false if the nodes have agreed on the moves of that collective already.
+    pub fn keep_homes(&mut self, home: NodeId, epoch: u64) -> Result<bool, ProtocolError> {
+        if epoch > self.epoch || self.tree.above(self.me).is_some() {
+            let got = format!("node {home}'s about collective {epoch} at node {}", self.me);
+            return Err(ProtocolError::Unexpected { expected: Expected::RequestToRoot, got });
+        }
+        let is_open = epoch == self.epoch;
+        if is_open {
+            self.keeping.push(home);
+        }
+        Ok(is_open)
+    }
+
+    /// Returns the number of the collective that this node arrives at next, or waits in.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Handles that all nodes of the job have arrived, like [`depart`](Self::depart): informs those directly

@@ -49,8 +49,8 @@ impl Flush {
         assert!(!self.diffs.is_empty(), "a home is told what has changed");
         let diffs = self.diffs.iter().map(|(page, runs)| PageDiff { page: *page, runs }).collect();
         site.out.send(home, &Message::Diffs { seq, last: is_last, diffs });
-        if site.orders_fetches && !site.flushed_to.contains(&home) {
-            site.flushed_to.push(home);
+        if site.orders_fetches {
+            site.owe(home);
         }
     }
 }

@@ -23,7 +23,7 @@
 
 use core::fmt::Debug;
 use core::ops::Range;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use hiroba_base::{
     Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector,
@@ -96,6 +96,8 @@ pub enum AfterRelease {
     /// An operation on an atomic word must find the thread's own stores
     /// ([`Coherence::operate_after_release`]).
     Operate(WordOperation),
+    /// Homes that got diffs without notices are informed.
+    Tell,
     /// The page is sent to the node after the changes that this node knows of
     /// ([`Coherence::go_on_after_release`]).
     Order {
@@ -178,7 +180,7 @@ pub struct Site {
     /// Pages that are being fetched, and that these threads will use at once.
     pub(crate) awaited: PageSet,
     /// Homes that diffs of the open release were sent to.
-    pub(crate) flushed_to: Vec<NodeId>,
+    pub(crate) flushed_to: BTreeSet<NodeId>,
     pub(crate) release: Option<OpenRelease>,
     /// Releases that have not begun: at most one for each thread of the node, one for pages that move and one
     /// for each protocol whose copies leave.
@@ -207,9 +209,19 @@ impl Site {
             orders_fetches: false,
             leavers: Vec::new(),
             awaited: PageSet::new(),
-            flushed_to: Vec::new(),
+            flushed_to: BTreeSet::new(),
             release: None,
             releases: VecDeque::new(),
+        }
+    }
+
+    /// Notes that the home has got diffs, and must get the notices of their interval: that of the open
+    /// release, or one that has ended.
+    pub(crate) fn owe(&mut self, home: NodeId) {
+        if self.release.is_some() {
+            self.flushed_to.insert(home);
+        } else {
+            self.out.owe(home);
         }
     }
 
@@ -440,6 +452,9 @@ impl Site {
 
 /// A protocol that can give pages up to sequential consistency (`consistency/converting.rs`).
 pub trait GivesUp {
+    /// Returns true if the page's home is changing, and this node is its last or next home.
+    fn is_moving(&self, page: PageId) -> bool;
+
     /// Returns true if nothing that concerns the page is under way on this node, except unsent stores.
     fn is_at_rest(&self, site: &Site, page: PageId) -> bool;
 
@@ -471,6 +486,22 @@ pub trait Coherence: Debug + Send {
     /// Sends pages, from now on, after the changes that this node knows of. See
     /// [`Engine::order_fetches`](crate::Engine::order_fetches).
     fn order_fetches(&mut self) {}
+
+    /// Returns true if pages may get other homes.
+    fn moves_pages(&self, _site: &Site) -> bool {
+        false
+    }
+
+    /// Returns the nodes that [`move_after_release`](Self::move_after_release) hands pages over to.
+    fn hands_over_to(&self) -> BTreeSet<NodeId> {
+        BTreeSet::new()
+    }
+
+    /// Returns true if diffs of ended intervals have not been sent, because other nodes will agree that they
+    /// need not be.
+    fn withholds(&self) -> bool {
+        false
+    }
 
     /// Handles that publications that were kept back ([`Site::keeps_back`]) have been absorbed.
     fn handle_caught_up(&mut self, _site: &mut Site) -> Result<(), ProtocolError> {

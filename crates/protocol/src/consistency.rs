@@ -203,11 +203,27 @@ impl Consistency {
                 Some(release) if release.awaited > 0 => return,
                 Some(release) => self.end_step(release.step),
                 None => match self.site.releases.pop_front() {
-                    Some(AfterRelease::Order { page, to, closes: false }) => self.send_in_order(page, to),
+                    Some(AfterRelease::Order { page, to, closes: false }) if self.tells_all() => {
+                        self.send_in_order(page, to);
+                    }
                     Some(then) => self.open_release(then),
                     None => return,
                 },
             }
+        }
+    }
+
+    /// Returns true if other nodes may learn of all intervals that this node has ended.
+    fn tells_all(&self) -> bool {
+        !self.site.out.owes() && !self.protocols.any(|protocol| protocol.withholds())
+    }
+
+    /// Informs homes that have diffs without notices, if a message of this event waits behind them: the
+    /// departure may depend on it.
+    fn tell_owed(&mut self) {
+        let is_told_soon = |then: &AfterRelease| matches!(then, AfterRelease::Tell);
+        if self.site.out.owes_urgently() && !self.site.releases.iter().any(is_told_soon) {
+            self.site.release_for(AfterRelease::Tell);
         }
     }
 
@@ -234,6 +250,7 @@ impl Consistency {
 
     /// Completes an event from this node's threads or its host.
     fn end_event(&mut self) {
+        self.tell_owed();
         self.advance();
         if let Err(misfit) = self.check_touched() {
             panic!("{misfit}");
@@ -243,6 +260,7 @@ impl Consistency {
     /// Completes a message of another node. If it has left a page in no row, the node is refused: messages of
     /// others never make an assertion fail.
     fn end_message(&mut self) -> Result<(), ProtocolError> {
+        self.tell_owed();
         self.advance();
         self.check_touched().map_err(|Misfit { page, is }| {
             unexpected(Expected::RowOfStateTable, format!("what leaves {page} as {is}"))

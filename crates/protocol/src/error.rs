@@ -204,6 +204,12 @@ pub enum Expected {
     /// One arrival of each node directly below at the present collective.
     #[error("one arrival in the present collective of each node right below")]
     OneArrivalOfEachBelow,
+    /// The answer of the root of the tree to a request.
+    #[error("an answer of the root to a request")]
+    AnswerOfRoot,
+    /// Requests of homes to the root of the tree, about the present collective or an earlier one.
+    #[error("requests to the root about collectives that have begun")]
+    RequestToRoot,
     /// A departure from the present collective, from the node above.
     #[error("a departure from the present collective, from the node above")]
     DepartureFromAbove,

@@ -99,11 +99,13 @@ mod leaving;
 mod moving;
 mod one_sided;
 mod ordered;
+mod reclaiming;
+mod rewriting;
 mod state;
 mod tracking;
 mod unasked;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hiroba_base::{
     Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector,
@@ -115,6 +117,7 @@ use self::comparing::Comparisons;
 use self::leaving::Leaving;
 use self::one_sided::Reach;
 use self::ordered::Ordered;
+use self::rewriting::Rewriting;
 pub use self::state::State;
 use self::state::{Circumstances, Homed};
 pub use self::tracking::RESTING_AFTER_RELEASES;
@@ -141,6 +144,7 @@ pub struct Hlrc {
     reach: Reach,
     /// Fetches that are ordered with the changes before them.
     ordered: Ordered,
+    rewriting: Rewriting,
     pages: PageTable<Page>,
     /// Pages written in the open interval: copies with a twin, and shared home pages. With asynchronous
     /// tracking, only those that are known to be written, or must be assumed to be, before the host is asked.
@@ -186,6 +190,8 @@ struct Page {
     shared: bool,
     /// Home: true if another node has fetched the page since the last notice of a write here.
     served: bool,
+    /// Home: the number of collectives that were over when another node last fetched it.
+    served_at: u64,
     /// Home: true if it is exclusive, or was until a notice came, and may have been written without notice.
     unnoticed: bool,
     /// Home, shared: true if accesses do not fault and are not watched, so that it counts as written in every
@@ -597,7 +603,7 @@ impl Hlrc {
             self.guard(site);
         }
         let (mut lowered, mut snapshots, opened) = (PageSet::new(), Vec::new(), self.take_opened());
-        let mut copies = Vec::new();
+        let (mut copies, mut rewritten) = (Vec::new(), Vec::new());
         for page_id in written.iter() {
             let home_here = site.is_home(page_id);
             if home_here {
@@ -616,6 +622,7 @@ impl Hlrc {
                 page.version.advance(site.me, seq);
                 page.served = false;
                 site.note_changed(page_id);
+                rewritten.push(page_id);
             }
             if may_be_unwritten {
                 copies.push(page_id);
@@ -633,6 +640,7 @@ impl Hlrc {
         } else {
             site.protect_all(&lowered, Access::Read);
         }
+        rewritten.into_iter().for_each(|page| self.note_rewriting(page));
         site.out.extend(snapshots.into_iter().map(|page| Effect::DropSnapshot { page }));
         copies.extend(self.send_to_rest(site, &written).iter());
         copies.extend(resting.iter());
@@ -655,6 +663,7 @@ impl Hlrc {
         let home = site.locate(page_id).home;
         let seq = site.closing();
         site.note_changed(page_id);
+        self.note_rewriting(page_id);
         let before = self.pages.get(&page_id).map_or(0, |page| page.version.get(site.me));
         assert!(before <= seq, "{page_id}: a copy holds no interval of this node that has yet to end");
         if home == site.me {
@@ -747,31 +756,6 @@ impl Hlrc {
     }
 }
 
-/// Barriers.
-impl Hlrc {
-    /// Makes home pages exclusive again that no node has fetched since this node's last write. After a
-    /// collective all nodes have the notices of this node's writes and have dropped older copies.
-    ///
-    /// A page that was written again since the node's arrival stays shared, because copies of its content at
-    /// the arrival are valid.
-    fn reclaim_exclusive_pages(&mut self, site: &mut Site, all_have_seen: &VectorTimestamp) {
-        let seen = all_have_seen.get(site.me);
-        for notice in site.log.of(site.me).into_iter().filter(|notice| notice.seq <= seen) {
-            for page_id in notice.pages.iter() {
-                if site.is_home(page_id)
-                    && let Some(page) = self.pages.get_mut(&page_id)
-                {
-                    page.shared &= page.served || page.twin || self.looks_for_races;
-                    if !page.shared && std::mem::take(&mut page.unguarded) {
-                        page.unnoticed = true;
-                        self.watch.unguarded.remove(page_id);
-                    }
-                }
-            }
-        }
-    }
-}
-
 impl Coherence for Hlrc {
     fn is_read_from(&self) -> bool {
         self.reach.is_some()
@@ -816,15 +800,27 @@ impl Coherence for Hlrc {
     }
 
     fn as_giver(&mut self) -> Option<&mut dyn GivesUp> {
-        (!self.looks_for_races && !self.moves.claims_pages()).then_some(self)
+        (!self.looks_for_races).then_some(self)
     }
 
     fn order_fetches(&mut self) {
         self.begin_order();
     }
 
+    fn moves_pages(&self, site: &Site) -> bool {
+        self.moves.are_on(site)
+    }
+
+    fn hands_over_to(&self) -> BTreeSet<NodeId> {
+        self.moves.next_homes()
+    }
+
+    fn withholds(&self) -> bool {
+        self.moves.withholds()
+    }
+
     fn handle_caught_up(&mut self, site: &mut Site) -> Result<(), ProtocolError> {
-        self.take_waiting_replies(site)
+        self.take_waiting_pages(site)
     }
 
     fn prefetch(&mut self, site: &mut Site, ranges: &[PageRange]) {
@@ -847,7 +843,7 @@ impl Coherence for Hlrc {
         }
         match message {
             Message::HomeMovesHeard { page, held } => self.handle_moves_heard(site, from, *page, held),
-            Message::HomeHandedOver { pages } => self.handle_handed_over(site, from, pages),
+            Message::HomeHandedOver { pages } => self.handle_handed_over_in_order(site, from, pages),
             Message::PageRequest { page, needed } => {
                 self.handle_home_request(site, *page, needed, HomeRequest::Page(from));
                 Ok(())
@@ -982,5 +978,6 @@ impl Coherence for Hlrc {
         let (anticipation, copies) = self.anticipate();
         let fetches = anticipation.met(site, &copies, voided);
         self.fetch_for_leavers(site, fetches);
+        self.open_expected(site);
     }
 }

@@ -77,6 +77,9 @@
 //! node whose request came first with a thread waiting for it, or whose diff came first, or the home itself,
 //! if it faulted first. Fetching ahead does not count as a touch.
 //!
+//! The root of the tree refuses all moves of pages whose homes are busy; these keep the pages that they have
+//! proposed to give (`consistency/converting.rs`).
+//!
 //! Bounds: each home has one round of moves under way, of at most [`MOVES_PER_HOME_MAX`] pages; a queue
 //! contains what would otherwise have been applied at once. Pages with atomic words do not move, because a
 //! word's last operations may be in no version yet.
@@ -87,7 +90,7 @@ mod claims;
 mod coming;
 mod giving;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hiroba_base::{IntervalSeq, NodeId, PageId, PageSet, VersionVector};
 use hiroba_wire::{Message, MoveKind, PageDiff};
@@ -171,13 +174,31 @@ impl Moves {
         self.choice.set_threshold(threshold);
     }
 
-    fn are_on(&self, site: &Site) -> bool {
+    /// Returns true if pages may get other homes.
+    pub(crate) fn are_on(&self, site: &Site) -> bool {
         self.choice.is_on(&site.homes)
     }
 
     /// Returns true if this node is about to become the page's home.
     pub(crate) fn is_coming(&self, page: PageId) -> bool {
         self.coming.pages.contains_key(&page)
+    }
+
+    /// Returns true if the page is coming, or all nodes have agreed that it leaves.
+    pub(crate) fn is_moving(&self, page: PageId) -> bool {
+        let leaves = |round: &Round| round.is_agreed && round.next_home(page).is_some();
+        self.is_coming(page) || self.giving.round.as_ref().is_some_and(leaves)
+    }
+
+    /// Returns the next homes of the pages that rest because they leave.
+    pub(crate) fn next_homes(&self) -> BTreeSet<NodeId> {
+        let resting = self.giving.round.iter().filter(|round| round.is_resting());
+        resting.flat_map(|round| round.next_homes()).collect()
+    }
+
+    /// Has the page stay here: it does not belong to the protocol any more.
+    pub(crate) fn gave_up(&mut self, page: PageId) {
+        self.choice.leave_out(page);
     }
 
     /// Returns true if no thread here may touch the page, because it is coming or leaving.
@@ -270,6 +291,9 @@ impl Moves {
         self.end_claims(site, moves);
         let mut heard: BTreeMap<NodeId, PageId> = BTreeMap::new();
         let is_free = self.giving.round.as_ref().is_none_or(|round| !round.is_agreed);
+        if is_free {
+            self.giving.withdraw_refused(moves);
+        }
         for PageMove { page, to, kind } in moves {
             let from = site.locate(*page).home;
             if *kind == MoveKind::Kept {

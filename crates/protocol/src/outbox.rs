@@ -1,10 +1,11 @@
 //! An engine's output: effects for its host, and messages to other nodes and to itself.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use hiroba_base::{NodeId, PageRange};
 use hiroba_wire::Message;
 
+use crate::subject::Subject;
 use crate::{Effect, Outcome, ProtocolError, Waiter};
 
 /// Effects that the host has not polled, and messages to this node itself.
@@ -15,6 +16,11 @@ pub struct Outbox {
     /// Encoded bytes, so that they take the same path as other messages. Messages of other nodes that were
     /// kept back are here too.
     loopback: VecDeque<(NodeId, Vec<u8>)>,
+    /// Homes that this node has sent diffs to, and that will get the notices of their interval by the
+    /// departure, or when this node informs anyone before.
+    owed: BTreeSet<NodeId>,
+    /// True if a message for a home has followed the diffs there: it waits behind them.
+    owes_urgently: bool,
     /// With debug assertions: the pages that the current event has touched.
     touched: Vec<PageRange>,
 }
@@ -22,7 +28,35 @@ pub struct Outbox {
 impl Outbox {
     /// Returns the empty outbox of node `me`.
     pub fn new(me: NodeId) -> Outbox {
-        Outbox { me, effects: VecDeque::new(), loopback: VecDeque::new(), touched: Vec::new() }
+        Outbox {
+            me,
+            effects: VecDeque::new(),
+            loopback: VecDeque::new(),
+            owed: BTreeSet::new(),
+            owes_urgently: false,
+            touched: Vec::new(),
+        }
+    }
+
+    /// Notes that the home has got diffs without the notices of their interval, which has ended.
+    pub(crate) fn owe(&mut self, home: NodeId) {
+        self.owed.insert(home);
+    }
+
+    /// Returns true if a home has diffs without notices.
+    pub(crate) fn owes(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    /// Returns true if a message waits at a home behind diffs without notices.
+    pub(crate) fn owes_urgently(&self) -> bool {
+        self.owes_urgently && self.owes()
+    }
+
+    /// Takes the homes that have diffs without notices.
+    pub(crate) fn take_owed(&mut self) -> BTreeSet<NodeId> {
+        self.owes_urgently = false;
+        std::mem::take(&mut self.owed)
     }
 
     /// Adds an effect for the host.
@@ -52,6 +86,9 @@ impl Outbox {
 
     /// Sends a message, to this node too.
     pub fn send(&mut self, to: NodeId, message: &Message<'_>) {
+        if self.owed.contains(&to) {
+            self.owes_urgently |= Subject::of(message, |_| true).is_some_and(|subject| subject.is_for_home);
+        }
         let message = message.encode();
         if to == self.me {
             self.loopback.push_back((self.me, message));

@@ -118,13 +118,11 @@ impl Protocol {
         }
     }
 
-    /// Returns true if it can give pages up to sequential consistency, where homes do not move
+    /// Returns true if it can give pages up to sequential consistency
     /// ([`Synchronisation::Convert`](crate::Synchronisation::Convert)).
     pub fn converts_pages(self) -> bool {
         match self {
-            Protocol::Hlrc => true,
-            // Its homes move.
-            Protocol::Adaptive => false,
+            Protocol::Hlrc | Protocol::Adaptive => true,
             Protocol::Sc | Protocol::ErcInvalidate | Protocol::ErcUpdate | Protocol::Lrc | Protocol::Aurc => {
                 false
             }

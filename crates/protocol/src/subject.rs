@@ -89,6 +89,8 @@ impl Subject {
             | Message::Arrive { .. }
             | Message::Depart { .. }
             | Message::Publish { .. }
+            | Message::KeepHomes { .. }
+            | Message::HomesKept { .. }
             // These are between hosts.
             | Message::TouchedPages { .. }
             | Message::TouchedAll

@@ -479,6 +479,17 @@ pub enum Message<'a> {
         /// The pages.
         pages: PageSet,
     },
+    /// To the root of the tree, from a node that has arrived at the collective of this number: no page that
+    /// is homed there may get another home by it.
+    KeepHomes {
+        /// The number of the collective.
+        epoch: u64,
+    },
+    /// The answer: none will. If the nodes have agreed already, there is no answer; the departure shows it.
+    HomesKept {
+        /// The number of the collective.
+        epoch: u64,
+    },
 }
 
 /// The first byte of an encoded [`Message::Diffs`].
@@ -494,7 +505,7 @@ impl Message<'_> {
     }
 
     /// The names of all kinds of messages. The first byte of an encoded message is an index into this.
-    pub const KINDS: [&'static str; 56] = [
+    pub const KINDS: [&'static str; 58] = [
         "PageRequest",
         "PagesRequest",
         "PagesReply",
@@ -551,6 +562,8 @@ impl Message<'_> {
         "ConversionRequest",
         "Convert",
         "Converted",
+        "KeepHomes",
+        "HomesKept",
     ];
 
     /// Returns the bytes that precede a packet of this length in an encoded [`Message::Ports`], so that the
@@ -732,6 +745,8 @@ impl<'a> Message<'a> {
             | Message::TouchedHeard
             | Message::Ports { .. }
             | Message::LentMemory { .. }
+            | Message::KeepHomes { .. }
+            | Message::HomesKept { .. }
             | Message::Alive => Ok(()),
         }
     }

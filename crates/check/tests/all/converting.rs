@@ -6,6 +6,7 @@ use hiroba_check::axioms;
 use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options};
 use hiroba_check::execution::{Execution, History};
 use hiroba_check::litmus::{Litmus, converting};
+use hiroba_check::mutant::Mutation;
 use hiroba_check::mutant::converting::Mutant;
 use hiroba_check::page_axioms::{self, Rules};
 use hiroba_check::program::script::*;
@@ -28,19 +29,28 @@ const HOME_WORD: u32 = 300;
 
 /// How nodes detect stores, and whether their fetches are ordered.
 #[derive(Clone, Copy, Debug)]
-struct Manner {
+pub struct Manner {
+    protocol: Protocol,
     tracking: WriteTracking,
     is_ordered: bool,
     one_sided: bool,
     shortages: bool,
 }
 
-const POSIX: Manner =
-    Manner { tracking: WriteTracking::Fault, is_ordered: true, one_sided: false, shortages: false };
+const POSIX: Manner = Manner {
+    protocol: Protocol::Hlrc,
+    tracking: WriteTracking::Fault,
+    is_ordered: true,
+    one_sided: false,
+    shortages: false,
+};
 const OPENMP: Manner = Manner { tracking: WriteTracking::Async, ..POSIX };
-const MANNERS: [Manner; 6] = [
+pub const MOVING: Manner = Manner { protocol: Protocol::Adaptive, ..POSIX };
+const MANNERS: [Manner; 8] = [
     POSIX,
     OPENMP,
+    MOVING,
+    Manner { is_ordered: false, tracking: WriteTracking::Async, ..MOVING },
     Manner { is_ordered: false, ..POSIX },
     Manner { is_ordered: false, ..OPENMP },
     Manner { is_ordered: false, one_sided: true, ..OPENMP },
@@ -48,16 +58,26 @@ const MANNERS: [Manner; 6] = [
 ];
 
 fn run(program: &Program, manner: Manner, seed: u64, mutant: Option<Mutant>) -> Result<Ended, String> {
-    let Manner { tracking, is_ordered, one_sided, shortages } = manner;
+    run_with(program, manner, seed, mutant.map(Mutant::plant))
+}
+
+/// Runs a program, perhaps with a planted bug.
+pub fn run_with(
+    program: &Program,
+    manner: Manner,
+    seed: u64,
+    mutation: Option<Box<dyn Mutation>>,
+) -> Result<Ended, String> {
+    let Manner { protocol, tracking, is_ordered, one_sided, shortages } = manner;
     let network = if seed.is_multiple_of(20) { NetworkChoice::Lossy } else { NetworkChoice::Shuffled };
     let seeded = Options::seeded(seed, tracking);
     let mut options = Options { network, steps_max: 50_000, one_sided, shortages, ..seeded };
-    if let Some(mutant) = mutant {
-        options.mutation = mutant.plant();
+    if let Some(mutation) = mutation {
+        options.mutation = mutation;
     }
     let engine = |me: NodeId, limits: hiroba_wire::Limits, tracking| {
         let reached = NodeId::all(limits.nodes).filter(|node| one_sided && *node != me);
-        let mut engine = Consistency::under(Protocol::Hlrc, me, limits, tracking, reached).telling();
+        let mut engine = Consistency::under(protocol, me, limits, tracking, reached).telling();
         if is_ordered {
             engine.order_fetches();
         }
@@ -97,7 +117,7 @@ fn of_page(ended: &Ended, page: PageId) -> Execution {
 }
 
 /// Returns what is wrong with a run, if anything.
-fn wrong(ended: &Ended, manner: Manner) -> Option<String> {
+pub fn wrong(ended: &Ended, manner: Manner) -> Option<String> {
     let findings = page_axioms::judge(&ended.run, &Rules::hlrc(manner.one_sided));
     if let Some(breach) = findings.breaches.first() {
         return Some(format!("{}: {}", breach.axiom, breach.explanation));

@@ -21,6 +21,7 @@ mod mapping;
 mod million;
 mod model;
 mod moves;
+mod moving_in_order;
 mod order;
 mod ordered;
 mod page_axioms;

@@ -230,7 +230,7 @@ impl Runtime {
             page_size,
             protocol,
             program_protocol,
-            converts_pages: protocol.converts_pages() && home_policy == HomePolicy::Fixed && !looks_for_races,
+            converts_pages: protocol.converts_pages() && !looks_for_races,
             looks_for_races,
             memory_limit_bytes,
             limits,

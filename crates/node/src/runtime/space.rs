@@ -209,10 +209,9 @@ impl Runtime {
 
     /// Orders fetches of this node with the changes before them from now on.
     ///
-    /// Not under `adaptive`, whose homes move and send pages that nobody has requested. Not while data races
-    /// are looked for: a fetch would order the accesses that are to be compared.
+    /// Not while data races are looked for: a fetch would order the accesses that are to be compared.
     pub fn order_fetches(&self) {
-        if self.job.protocol != Protocol::Hlrc || self.looks_for_races() {
+        if !self.job.protocol.converts_pages() || self.looks_for_races() {
             return;
         }
         self.tell(|core| core.engine.order_fetches());

@@ -5,6 +5,10 @@
 //! page if no other node has written it, nor claims it, nor is given it, if its home does not keep it, and if
 //! the page is not on its way to a home: until it has come there, its next home cannot give it away.
 //! The departure names granted claims alone, so all nodes decide alike.
+//!
+//! A home that is *busy*, because pages of it are on their way or change their protocol
+//! (`consistency/converting.rs`), keeps all of its pages. It gives none away either: what it proposed before
+//! it became busy is refused.
 
 use std::collections::BTreeSet;
 
@@ -18,32 +22,43 @@ use crate::home::HomeMap;
 /// Returns what all nodes agree on of their proposals.
 pub(super) fn settle(
     moves: Vec<HomeMoves>,
+    keeping: Vec<NodeId>,
     arrivals: &[(NodeId, Arrival)],
     homes: &HomeMap,
 ) -> Vec<HomeMoves> {
-    if moves.iter().all(|moved| moved.kind == MoveKind::Given) {
+    if keeping.is_empty() && moves.iter().all(|moved| moved.kind == MoveKind::Given) {
         return moves;
     }
-    let granted = granted(&moves, arrivals, homes);
+    let is_marker = |moved: &&HomeMoves| moved.kind == MoveKind::Kept && moved.pages.is_empty();
+    let busy: BTreeSet<NodeId> =
+        moves.iter().filter(is_marker).map(|moved| moved.to).chain(keeping).collect();
+    let may_leave = |page: &PageId| homes.home_of(*page).is_some_and(|home| !busy.contains(&home));
+    let granted = granted(&moves, arrivals, may_leave);
     let proposed = moves.into_iter().filter(|moved| moved.kind != MoveKind::Coming);
     let agreed = proposed.map(|HomeMoves { to, pages, kind }| {
-        let is_agreed = |page: &PageId| kind != MoveKind::Claimed || granted.contains(page);
+        let is_agreed = |page: &PageId| match kind {
+            MoveKind::Claimed => granted.contains(page),
+            MoveKind::Given => may_leave(page),
+            MoveKind::Kept | MoveKind::Coming => true,
+        };
         HomeMoves { to, pages: pages.iter().filter(is_agreed).collect(), kind }
     });
     agreed.filter(|moved| !moved.pages.is_empty()).collect()
 }
 
-fn granted(moves: &[HomeMoves], arrivals: &[(NodeId, Arrival)], homes: &HomeMap) -> FxHashSet<PageId> {
+fn granted(
+    moves: &[HomeMoves],
+    arrivals: &[(NodeId, Arrival)],
+    may_leave: impl Fn(&PageId) -> bool,
+) -> FxHashSet<PageId> {
     let mut claimants: FxHashMap<PageId, NodeId> = FxHashMap::default();
     let mut refused: FxHashSet<PageId> = FxHashSet::default();
-    let mut busy: BTreeSet<NodeId> = BTreeSet::new();
     for HomeMoves { to, pages, kind } in moves {
         match kind {
             MoveKind::Claimed => {
                 let twice = |page: &PageId| claimants.insert(*page, *to).is_some();
                 refused.extend(pages.iter().filter(twice).collect::<Vec<_>>());
             }
-            MoveKind::Kept if pages.is_empty() => _ = busy.insert(*to),
             MoveKind::Given | MoveKind::Kept | MoveKind::Coming => refused.extend(pages.iter()),
         }
     }
@@ -53,7 +68,6 @@ fn granted(moves: &[HomeMoves], arrivals: &[(NodeId, Arrival)], homes: &HomeMap)
             |page: &PageId| claimants.get(page).is_some_and(|claimant| *claimant != notice.node);
         refused.extend(notice.pages.iter().filter(is_by_another));
     }
-    let may_leave = |page: &PageId| homes.home_of(*page).is_some_and(|home| !busy.contains(&home));
     claimants.into_keys().filter(|page| !refused.contains(page) && may_leave(page)).collect()
 }
 
@@ -101,12 +115,27 @@ mod tests {
             moving(2, &[3], MoveKind::Given),
             moving(0, &[4], MoveKind::Kept),
         ];
-        assert_eq!(settle(proposed, &arrivals, &homes), agreed);
+        assert_eq!(settle(proposed, Vec::new(), &arrivals, &homes), agreed);
     }
 
     #[test]
     fn what_homes_give_is_agreed_on_as_it_is() {
         let given = vec![moving(1, &[0], MoveKind::Given), moving(2, &[1], MoveKind::Given)];
-        assert_eq!(settle(given.clone(), &[], &HomeMap::new(3)), given);
+        assert_eq!(settle(given.clone(), Vec::new(), &[], &HomeMap::new(3)), given);
+    }
+
+    #[test]
+    fn a_home_that_asks_to_keep_its_pages_gives_none_away() {
+        let mut homes = HomeMap::new(3);
+        homes.add(PageRange { first: PageId(0), count: 4 }, 1, Placement::On(NodeId(0)));
+        homes.add(PageRange { first: PageId(4), count: 4 }, 1, Placement::On(NodeId(2)));
+        let arrivals = [arrival(0, &[]), arrival(1, &[1]), arrival(2, &[])];
+        let proposed = vec![
+            moving(1, &[0], MoveKind::Given),
+            moving(1, &[4], MoveKind::Given),
+            moving(1, &[1], MoveKind::Claimed),
+        ];
+        let agreed = [moving(1, &[4], MoveKind::Given)];
+        assert_eq!(settle(proposed, vec![NodeId(0)], &arrivals, &homes), agreed);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hiroba_base::{NodeId, VectorTimestamp};
+use hiroba_base::{NodeId, PageSet, VectorTimestamp};
 use hiroba_wire::{Collective, HomeMoves, Knowledge, Message, MoveKind};
 
 use super::{Consistency, Leaving};
@@ -34,12 +34,17 @@ impl Consistency {
         let epoch = site.collectives_done;
         let timestamp = site.timestamp.clone();
         let knowledge = Knowledge { timestamp, notices, epoch, beyond_arrival: false };
-        let Consistency { site, protocols, .. } = self;
+        let Consistency { site, protocols, conversions, .. } = self;
         // A node that leaves the job reads no more and hands nothing over.
         let goes_on = !collective.ends_the_job();
         let mut moves = Vec::new();
         for protocol in protocols.all.iter_mut().filter(|_| goes_on) {
             moves.extend(protocol.give_away(site));
+        }
+        if conversions.keep_homes(|page| site.is_home(page))
+            && protocols.any(|protocol| protocol.moves_pages(site))
+        {
+            moves.push(HomeMoves { to: site.me, pages: PageSet::new(), kind: MoveKind::Kept });
         }
         let (caller, least) = (site.me, None);
         let arrival = Arrival { collective, caller, least, knowledge, moves };
@@ -86,6 +91,8 @@ impl Consistency {
         let voided = self.absorb(knowledge, false);
         self.each(|protocol, site| protocol.handle_meeting(site, &knowledge.timestamp));
         self.handle_moves(moves)?;
+        // The departure informs them, also of the diffs that follow a refused claim.
+        let _ = self.site.out.take_owed();
         let site = &mut self.site;
         // All nodes have seen every interval up to here, so no node will need these notices again.
         site.log.forget_through(&knowledge.timestamp);
@@ -122,7 +129,8 @@ impl Consistency {
                     return Err(unexpected(Expected::MovesToOtherHomes, got));
                 }
                 let moved = PageMove { page, to: *to, kind: *kind };
-                of_each.entry(protocols.index_of(page)).or_default().push(moved);
+                // A page that is kept may be under another protocol by now.
+                of_each.entry(protocols.index_of_region(page)).or_default().push(moved);
             }
         }
         for (index, protocol) in protocols.all.iter_mut().enumerate() {

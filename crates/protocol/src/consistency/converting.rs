@@ -29,6 +29,19 @@
 //! | another | copy | *resting*: faults and operations wait | absent under `sc` |
 //! | home | home; requests under `sc` wait | *resting*: the same | owner under `sc` |
 //!
+//! **Homes that move** (`protocol/src/moves.rs`). A page that is changing, or has changed, keeps its home. All
+//! nodes take the same node for the home when it tells them: a page's last home gives it away only after all
+//! nodes know of the move. So a node that is asked
+//! - about a page that is coming here begins when it has come; one that does not know of the move yet keeps
+//!   the request;
+//! - about a page that has been given away passes the request on;
+//! - while pages are changing, or have been since its last arrival, is *busy* at its next arrival: the root
+//!   then agrees to no move of its pages. A writer that claims such a page gives its claim up when it is
+//!   told, because the release sends what it has withheld;
+//! - between its arrival and its departure asks the root that it be busy ([`Message::KeepHomes`]). If the
+//!   nodes have agreed already, there is no answer, but the departure is on its way. The home does not simply
+//!   wait for it, because a node that has not arrived may need the page first.
+//!
 //! Why this is correct. No node touches the page under `sc` before all have given it up under the other
 //! protocol, because each touch needs an answer of the home. Every store before is in the home's frame, or
 //! was the home's own. Whoever gets the page from its owner is informed first (`sc/order.rs`), also of what
@@ -38,7 +51,7 @@
 //! A page never returns. A thread that waits for a conversion goes on as soon as its own node has given the
 //! page up: its access waits for the home.
 //!
-//! Bounds: an entry for each page that changes, with one waiter, access or operation for each thread, and at
+//! Bounds: an entry for each page that changes or is to change, with one waiter, access or operation for each thread, and at
 //! the home one request of each other node. At the home also a word for each [`RUN_PAGES_MAX`] pages of which
 //! one was asked for.
 
@@ -50,7 +63,7 @@ use hiroba_wire::Message;
 use super::Consistency;
 use crate::coherence::{AfterRelease, WordOperation};
 use crate::home::Located;
-use crate::{Effect, Expected, Fact, HomePolicy, Misuse, Outcome, ProtocolError, Waiter, unexpected};
+use crate::{Effect, Expected, Fact, Misuse, Outcome, ProtocolError, Waiter, unexpected};
 
 /// The maximum number of pages of a run: one bit of a word for each.
 const RUN_PAGES_MAX: u64 = 64;
@@ -74,6 +87,23 @@ pub(super) struct Conversions {
     block: Option<PageRange>,
     /// The number of releases that were requested for conversions.
     releases: u64,
+    /// Home: pages that threads have asked for and whose conversion cannot begin yet.
+    held: PageSet,
+    /// Home: true if pages have been changing since the last arrival.
+    keeps_homes: bool,
+    /// What this node has asked the root in the collective that it waits in.
+    plea: Plea,
+}
+
+/// A request to the root of the tree that no page homed here get another home.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Plea {
+    #[default]
+    None,
+    /// It was made in the collective of this number.
+    Made(u64),
+    /// The root has agreed to it.
+    Heard(u64),
 }
 
 /// A page that is changing its protocol.
@@ -105,6 +135,16 @@ impl Step {
     /// Returns true if threads must not touch the page any more under its former protocol.
     fn is_closed(&self) -> bool {
         matches!(self, Step::Resting | Step::Releasing(_))
+    }
+}
+
+impl Conversions {
+    /// Returns true if a page that is homed here is changing, or has been since the last arrival. This node
+    /// arrives at a collective.
+    pub(super) fn keep_homes(&mut self, is_home: impl Fn(PageId) -> bool) -> bool {
+        let is_changing = |(page, of): (&PageId, &Conversion)| of.step != Step::Asked && is_home(*page);
+        let still = self.pages.iter().any(is_changing);
+        std::mem::replace(&mut self.keeps_homes, still)
     }
 }
 
@@ -142,11 +182,9 @@ impl Consistency {
         self.conversions.block = Some(block);
     }
 
-    /// Returns true if the page's protocol can give it up, and its home stays.
+    /// Returns true if the page's protocol can give it up.
     fn may_convert(&mut self, page: PageId) -> bool {
-        let stays =
-            self.protocols.home_policy == HomePolicy::Fixed && !self.site.homes.is_by_first_touch(page);
-        stays && self.protocols.of(page).as_giver().is_some()
+        self.protocols.of(page).as_giver().is_some()
     }
 
     /// Keeps a thread's access to a page that is resting. Returns true if it does.
@@ -187,7 +225,7 @@ impl Consistency {
         message: &Message<'_>,
     ) -> Result<bool, ProtocolError> {
         match message {
-            Message::ConversionRequest { page } => self.tell_to_convert(*page)?,
+            Message::ConversionRequest { page } => self.hold_request(from, *page, message)?,
             Message::Convert { pages } => self.begin_conversions(from, pages)?,
             Message::Converted { pages } => {
                 pages.iter().try_for_each(|page| self.note_given_up(from, page))?;
@@ -200,21 +238,94 @@ impl Consistency {
         Ok(true)
     }
 
-    /// The home has been asked: it tells all others, once.
-    fn tell_to_convert(&mut self, page: PageId) -> Result<(), ProtocolError> {
-        let me = self.site.me;
+    /// The home has been asked.
+    fn hold_request(
+        &mut self,
+        from: NodeId,
+        page: PageId,
+        message: &Message<'_>,
+    ) -> Result<(), ProtocolError> {
         let located = self.site.locate(page);
-        if located.page != page
-            || located.home != me
-            || !self.protocols.is_converted(page) && !self.may_convert(page)
-        {
+        let may_be_asked = self.protocols.is_converted(page) || self.may_convert(page);
+        if located.page != page || !may_be_asked {
             return Err(unexpected(Expected::RequestToHome, format!("a request to convert {page}")));
         }
-        let conversion = self.conversions.pages.get(&page);
-        let is_new = conversion.is_none_or(|conversion| conversion.step == Step::Asked);
-        if self.protocols.is_converted(page) || !is_new {
-            return Ok(());
+        if located.home == self.site.me {
+            self.conversions.held.insert(page);
+        } else if self.protocols.of(page).moves_pages(&self.site) {
+            // The sender knows of a move that this node does not know yet.
+            self.site.deferred.push((from, message.encode()));
+        } else {
+            return Err(unexpected(Expected::RequestToHome, format!("a request to convert {page}")));
         }
+        Ok(())
+    }
+
+    /// Begins conversions that threads have asked for, as far as the pages stay at their homes.
+    fn begin_held(&mut self) {
+        let me = self.site.me;
+        for page in self.conversions.held.iter().collect::<Vec<_>>() {
+            let home = self.site.locate(page).home;
+            if self.protocols.is_converted(page) {
+                self.conversions.held.remove(page);
+            } else if home != me {
+                // It has left meanwhile.
+                self.conversions.held.remove(page);
+                self.site.out.send(home, &Message::ConversionRequest { page });
+            } else if !self.is_moving(page) && self.keeps_all_homes(page) {
+                self.conversions.held.remove(page);
+                self.tell_to_convert(page);
+            }
+        }
+    }
+
+    fn is_moving(&mut self, page: PageId) -> bool {
+        self.protocols.of(page).as_giver().is_some_and(|giver| giver.is_moving(page))
+    }
+
+    /// Returns true if no page homed here gets another home by the collective that this node waits in. It
+    /// asks the root, if necessary.
+    fn keeps_all_homes(&mut self, page: PageId) -> bool {
+        if !self.team.has_arrived() || !self.protocols.of(page).moves_pages(&self.site) {
+            return true;
+        }
+        let epoch = self.site.collectives_done;
+        if self.conversions.plea == Plea::Heard(epoch) {
+            return true;
+        }
+        if self.conversions.plea != Plea::Made(epoch) {
+            self.conversions.plea = Plea::Made(epoch);
+            self.site.out.send(NodeId::ZERO, &Message::KeepHomes { epoch });
+        }
+        false
+    }
+
+    /// Handles, at the root of the tree, that a home asks to keep its pages.
+    pub(super) fn handle_keep_homes(&mut self, from: NodeId, epoch: u64) -> Result<(), ProtocolError> {
+        if self.meeting.keep_homes(from, epoch)? {
+            self.site.out.send(from, &Message::HomesKept { epoch });
+        }
+        Ok(())
+    }
+
+    /// Handles the root's answer.
+    pub(super) fn handle_homes_kept(&mut self, epoch: u64) -> Result<(), ProtocolError> {
+        if self.conversions.plea != Plea::Made(epoch) {
+            let got = format!("one about collective {epoch}");
+            return Err(unexpected(Expected::AnswerOfRoot, got));
+        }
+        self.conversions.plea = Plea::Heard(epoch);
+        Ok(())
+    }
+
+    /// The home tells all others, once.
+    fn tell_to_convert(&mut self, page: PageId) {
+        let me = self.site.me;
+        let conversion = self.conversions.pages.get(&page);
+        if conversion.is_some_and(|conversion| conversion.step != Step::Asked) {
+            return;
+        }
+        self.conversions.keeps_homes = true;
         let run = self.run_of(page);
         let others: Vec<NodeId> = NodeId::all(self.site.limits.nodes).filter(|node| *node != me).collect();
         for node in &others {
@@ -224,7 +335,6 @@ impl Consistency {
             let step = if others.is_empty() { Step::Resting } else { Step::Telling(others.clone()) };
             self.conversions.pages.entry(page).or_insert_with(|| Conversion::new(Step::Asked)).step = step;
         }
-        Ok(())
     }
 
     /// Notes that a thread has asked the home, this node, for a page. Returns the pages that are converted
@@ -268,6 +378,7 @@ impl Consistency {
             && !self.protocols.is_converted(page)
             && self.site.homes.locate(page) == Some(expected)
             && self.may_convert(page)
+            && !self.is_moving(page)
     }
 
     /// The home wants this node to give pages up.
@@ -329,7 +440,16 @@ impl Consistency {
     /// Takes the access to resting pages away that are at rest by now. Not before the effects of the last
     /// event are carried out: a page that has come may have yet to be merged.
     pub(super) fn advance_conversions(&mut self) {
-        if self.conversions.pages.is_empty() || !self.site.out.is_polled() {
+        if !self.site.out.is_polled() {
+            return;
+        }
+        if !self.conversions.held.is_empty() {
+            self.begin_held();
+            // The root's answer comes at once if this node is the root.
+            self.deliver_loopback();
+            self.begin_held();
+        }
+        if self.conversions.pages.is_empty() {
             return;
         }
         let Consistency { site, protocols, conversions, .. } = self;

@@ -14,7 +14,7 @@ impl Consistency {
             match action {
                 LockAction::Send { to, message } => self.site.out.send(to, &message),
                 LockAction::Grant { to, lock, timestamp, turn } => {
-                    self.each(|protocol, site| protocol.hand_over(site));
+                    self.keep_nothing_back();
                     let knowledge = self.knowledge_beyond(&timestamp);
                     self.site.out.send(to, &Message::LockGrant { lock, turn, knowledge });
                 }

@@ -83,6 +83,8 @@ impl Consistency {
                 let arrival = Arrival { collective, caller, least, knowledge, moves };
                 self.handle_arrival(from, *epoch, arrival)?;
             }
+            Message::KeepHomes { epoch } => self.handle_keep_homes(from, *epoch)?,
+            Message::HomesKept { epoch } => self.handle_homes_kept(*epoch)?,
             Message::Depart { epoch, collective, knowledge, moves } => {
                 let (news, moves) = (knowledge.clone(), moves.clone());
                 let departure = Departure { collective: *collective, news, moves };

@@ -1,5 +1,7 @@
 //! Releases: closing an interval, step by step ([`crate::coherence`]).
 
+use std::collections::BTreeSet;
+
 use hiroba_base::{NodeId, PageId, PageSet, VectorTimestamp};
 use hiroba_wire::Message;
 
@@ -67,16 +69,35 @@ impl Consistency {
             self.site.out.push(Effect::IntervalEnded { seq, timestamp, epoch });
         }
         self.locks.note_release_ended();
-        for home in std::mem::take(&mut self.site.flushed_to) {
-            // Directly behind the diffs, which the home applies only then.
-            self.inform(home, None);
-        }
+        self.inform_homes(then);
         self.after_release(then, noticed.len());
+    }
+
+    /// Informs the homes that got diffs, directly behind these: they apply them only then. If this node has
+    /// arrived at a collective and withholds diffs of the interval, nobody may learn of that interval yet,
+    /// and the departure will inform them.
+    fn inform_homes(&mut self, then: AfterRelease) {
+        if !self.site.orders_fetches {
+            return;
+        }
+        std::mem::take(&mut self.site.flushed_to).into_iter().for_each(|home| self.site.out.owe(home));
+        let arrives = matches!(then, AfterRelease::Arrive(_));
+        if !(arrives && self.protocols.any(|protocol| protocol.withholds())) {
+            self.keep_nothing_back();
+        }
+    }
+
+    /// Prepares to let another node know of all intervals that this node has ended: no diff of them is
+    /// withheld, and the homes that got some are informed first.
+    pub(super) fn keep_nothing_back(&mut self) {
+        self.each(|protocol, site| protocol.hand_over(site));
+        self.site.out.take_owed().into_iter().for_each(|home| self.inform(home, None));
     }
 
     /// Sends `to`, which has seen at least `seen`, all that this node has seen. Links keep the order, so it
     /// has seen this before it receives later messages.
     fn publish(&mut self, to: NodeId, seen: &VectorTimestamp, waiter: Option<Waiter>) {
+        debug_assert!(!self.protocols.any(|protocol| protocol.withholds()), "no notice precedes its diff");
         let knowledge = self.knowledge_beyond(seen);
         self.told.insert(to, self.site.timestamp.clone());
         let next = self.publications.entry(to).or_default();
@@ -104,6 +125,19 @@ impl Consistency {
             self.inform(to, None);
         }
         self.protocols.of(page).go_on_after_release(&mut self.site, page);
+    }
+
+    /// Hands pages over that leave. Where fetches are ordered, their next homes first learn of all that the
+    /// pages contain.
+    fn hand_pages_over(&mut self) {
+        let next_homes = self.protocols.all.iter().flat_map(|protocol| protocol.hands_over_to());
+        let next_homes: BTreeSet<NodeId> = next_homes.filter(|_| self.site.orders_fetches).collect();
+        for home in next_homes {
+            if self.has_news_for(home) {
+                self.inform(home, None);
+            }
+        }
+        self.each(|protocol, site| protocol.move_after_release(site));
     }
 
     /// Does what follows the release. The interval is closed, and changed this many pages.
@@ -135,7 +169,8 @@ impl Consistency {
                 self.site.out.wake(waiter, Outcome::Done);
             }
             AfterRelease::Order { page, to, .. } => self.send_in_order(page, to),
-            AfterRelease::Move => self.each(|protocol, site| protocol.move_after_release(site)),
+            AfterRelease::Move => self.hand_pages_over(),
+            AfterRelease::Tell => {}
             AfterRelease::GiveUp => self.each(|protocol, site| protocol.give_up_after_release(site)),
             AfterRelease::Operate(operation) => {
                 self.protocols.of(operation.page).operate_after_release(&mut self.site, operation);

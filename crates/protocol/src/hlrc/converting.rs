@@ -11,6 +11,10 @@ use super::{Hlrc, Page};
 use crate::coherence::{Coherence, GivesUp, Site};
 
 impl GivesUp for Hlrc {
+    fn is_moving(&self, page_id: PageId) -> bool {
+        self.moves.is_moving(page_id)
+    }
+
     /// A home waits for the diffs that notices name, and a copy for the answer to its request.
     fn is_at_rest(&self, site: &Site, page_id: PageId) -> bool {
         let is_home = site.is_home(page_id);
@@ -36,5 +40,6 @@ impl GivesUp for Hlrc {
         assert!(!page.twin && !page.watched, "{page_id}: what was written is in its home's frame");
         assert_eq!(page.access, Access::None, "{page_id}: no thread touches what is given up");
         *page = Page { valid: true, access: Access::Write, ..Page::default() };
+        self.moves.gave_up(page_id);
     }
 }

@@ -356,7 +356,8 @@ impl Hlrc {
             // of any other page must fault.
             let must_open = fetch.demanded || page.twin;
             if self.anticipation.opens(*page_id, must_open) && (must_open || !self.looks_for_races) {
-                given.push((*page_id, if fetch.wants_write { Access::Write } else { Access::Read }));
+                let is_written = fetch.wants_write || self.rewriting.expects(*page_id);
+                given.push((*page_id, if is_written { Access::Write } else { Access::Read }));
             }
         }
         self.give_copies(site, given);

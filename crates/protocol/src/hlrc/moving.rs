@@ -170,7 +170,7 @@ impl Hlrc {
             if std::mem::take(&mut page.access) != Access::None {
                 voided.insert(page_id);
             }
-            if page.twin {
+            if page.twin && !self.keeps_snapshot(site, page_id) {
                 compared.insert(page_id);
             }
         }
@@ -181,6 +181,9 @@ impl Hlrc {
 
     /// Informs the last homes of resting pages, or hands the pages over to their next homes.
     pub(super) fn end_rest(&mut self, site: &mut Site) {
+        if self.serves_what_leaves() {
+            return site.release_for(AfterRelease::Move);
+        }
         let (moves, mut pages) = self.moving();
         let HandedOver { next_homes, open } = moves.rested(site, &mut pages);
         for (page_id, to) in next_homes {

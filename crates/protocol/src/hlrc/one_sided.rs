@@ -192,6 +192,7 @@ impl Hlrc {
         for page_id in page_ids {
             let page = self.pages.or_default(page_id);
             (page.shared, page.served) = (true, true);
+            page.served_at = site.collectives_done;
             if std::mem::take(&mut page.unnoticed) {
                 // The page may have been written without notice until now; from now on its reader needs
                 // notices. An operation on a word counts as a write without notice, also in a watched page.

@@ -17,7 +17,8 @@
 //! - **Diffs.** A writer that has sent diffs informs each home that got some, directly behind them. The home
 //!   applies them only after that, so its own threads and its readers have the notices first. Until then
 //!   later messages of that writer for homes here wait, too ([`Site::deferred`]).
-//! - **Runs of stores.** Where a thread stores to page after page, a fault also opens the pages that follow.
+//! - **Runs of stores.** Where a thread stores to page after page, a fault also opens the pages that follow,
+//!   and a departure those that are expected to be written (`rewriting.rs`).
 //!   A home page among them is compared with its snapshot when the interval ends, because a notice of a page
 //!   that nobody has written would void its copies.
 //! - **Stores during a release.** Stores must fault ([`WriteTracking::Fault`](crate::WriteTracking::Fault)).
@@ -27,6 +28,11 @@
 //!   has no notice.
 //! - **Publications that wait.** One of a node that has left a collective waits until this node leaves it,
 //!   too ([`Site::keeps_back`]). Pages that follow it wait with it.
+//! - **Homes that move.** A last home informs the next one before it hands pages over, and waits until what
+//!   it has been asked for is served. A node that has arrived at a collective and withholds diffs
+//!   (`moves/claims.rs`) informs nobody of their interval. Homes that got other diffs of it, without notices,
+//!   get these by the departure; or before, when the node must inform anyone, or sends such a home a message
+//!   that would wait behind the diffs.
 //! - **One-sided reads** come without notices, so pages are requested by message.
 //!
 //! The order begins at different times on the nodes. A node whose fetches are not ordered yet sends diffs
@@ -35,7 +41,7 @@
 use std::sync::Arc;
 
 use hiroba_base::{Access, NodeId, PageId, PageSet};
-use hiroba_wire::{Message, PageCopy};
+use hiroba_wire::{Message, PageCopy, PageHandedOver};
 
 use super::copies::Content;
 use super::{Hlrc, Page};
@@ -54,8 +60,9 @@ pub(super) struct Ordered {
     /// Requests that wait for a release: the reader, and the pages that it gets. The first page identifies
     /// the release.
     waiting: Vec<(NodeId, Vec<PageId>)>,
-    /// Replies that followed a publication that is kept back: at most one for each fetch under way.
-    early: Vec<EarlyReply>,
+    /// Messages with pages that followed a publication that is kept back: at most one for each fetch under
+    /// way, and those of one round of moves.
+    early: Vec<(NodeId, Early)>,
     /// The pages that threads store to one after the other.
     stores: ExclusiveRuns,
     /// Home pages that were opened before a thread stored to them. Each has a snapshot.
@@ -70,10 +77,9 @@ impl Ordered {
 }
 
 #[derive(Debug)]
-struct EarlyReply {
-    from: NodeId,
-    copies: Vec<PageCopy>,
-    content: Arc<[u8]>,
+enum Early {
+    Reply { copies: Vec<PageCopy>, content: Arc<[u8]> },
+    HandedOver(Vec<PageHandedOver>),
 }
 
 impl Hlrc {
@@ -129,11 +135,15 @@ impl Hlrc {
         next.remove(touched.page);
         let (homes, copies): (Vec<PageId>, Vec<PageId>) = next.iter().partition(|page| site.is_home(*page));
         self.give_copies(site, copies.into_iter().map(|page| (page, Access::Write)));
-        homes.iter().for_each(|page| self.make_twin(site, *page));
-        let homes = PageSet::from_iter(homes);
-        self.written.extend(&homes);
-        self.ordered.opened.extend(&homes);
-        self.protect_set(site, &homes, Access::Write);
+        self.open_home_pages(site, &PageSet::from_iter(homes));
+    }
+
+    /// Opens shared home pages for stores.
+    pub(super) fn open_home_pages(&mut self, site: &mut Site, homes: &PageSet) {
+        homes.iter().for_each(|page| self.make_twin(site, page));
+        self.written.extend(homes);
+        self.ordered.opened.extend(homes);
+        self.protect_set(site, homes, Access::Write);
     }
 
     /// Returns the home pages that were opened before a thread stored to them. The interval ends.
@@ -203,22 +213,47 @@ impl Hlrc {
     ) -> Result<(), ProtocolError> {
         if self.ordered.is_on && site.keeps_back(from) {
             let (copies, content) = (copies.to_vec(), content.into());
-            self.ordered.early.push(EarlyReply { from, copies, content });
+            self.ordered.early.push((from, Early::Reply { copies, content }));
             return Ok(());
         }
         self.handle_pages_reply(site, from, copies, &Content::Here(content))
     }
 
+    /// Takes pages that are homed here from now on: now, or after a publication before them has been
+    /// absorbed.
+    pub(super) fn handle_handed_over_in_order(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        pages: &[PageHandedOver],
+    ) -> Result<(), ProtocolError> {
+        if self.ordered.is_on && site.keeps_back(from) {
+            self.ordered.early.push((from, Early::HandedOver(pages.to_vec())));
+            return Ok(());
+        }
+        self.handle_handed_over(site, from, pages)
+    }
+
     /// Takes the pages that waited for publications, which have been absorbed.
-    pub(super) fn take_waiting_replies(&mut self, site: &mut Site) -> Result<(), ProtocolError> {
-        for reply in std::mem::take(&mut self.ordered.early) {
-            if site.keeps_back(reply.from) {
-                self.ordered.early.push(reply);
+    pub(super) fn take_waiting_pages(&mut self, site: &mut Site) -> Result<(), ProtocolError> {
+        for (from, early) in std::mem::take(&mut self.ordered.early) {
+            if site.keeps_back(from) {
+                self.ordered.early.push((from, early));
                 continue;
             }
-            let EarlyReply { from, copies, content } = reply;
-            self.handle_pages_reply(site, from, &copies, &Content::Kept(content))?;
+            match early {
+                Early::Reply { copies, content } => {
+                    self.handle_pages_reply(site, from, &copies, &Content::Kept(content))?;
+                }
+                Early::HandedOver(pages) => self.handle_handed_over(site, from, &pages)?,
+            }
         }
         Ok(())
+    }
+
+    /// Returns true if a request waits for pages that rest because they leave: it is served before they do.
+    pub(super) fn serves_what_leaves(&self) -> bool {
+        let waiting = self.ordered.waiting.iter().flat_map(|(_, pages)| pages);
+        waiting.into_iter().any(|page_id| self.moves.keeps_away(*page_id))
     }
 }

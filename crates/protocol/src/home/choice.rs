@@ -225,6 +225,15 @@ impl HomeChoice {
     }
 }
 
+/// Pages that stay.
+impl HomeChoice {
+    /// Leaves a page out of all choices.
+    pub fn leave_out(&mut self, page: PageId) {
+        self.used.remove(&page);
+        self.first_touched.remove(&page);
+    }
+}
+
 /// Choices that follow from the reports.
 impl HomeChoice {
     /// Takes at most `pages_max` pages that should move to their first touchers, and may leave. Those that

@@ -278,6 +278,11 @@ impl Moves {
         }
     }
 
+    /// Returns true if diffs are withheld whose claims were not granted.
+    pub(crate) fn withholds(&self) -> bool {
+        self.claims.not_granted().next().is_some()
+    }
+
     /// Prepares to fetch pages, which must contain what this node has written itself.
     pub(crate) fn before_fetch(&mut self, site: &mut Site, pages: &[PageId]) {
         let withheld = &self.claims.withheld;

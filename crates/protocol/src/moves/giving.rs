@@ -64,6 +64,14 @@ impl Round {
         self.is_resting && self.next_homes.contains_key(&page)
     }
 
+    pub(super) fn next_homes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.next_homes.values().copied()
+    }
+
+    pub(super) fn is_resting(&self) -> bool {
+        self.is_resting
+    }
+
     /// Returns true if all nodes know that the pages leave.
     fn is_to_hand_over(&self) -> bool {
         self.is_agreed && self.unheard == 0
@@ -75,6 +83,18 @@ impl Giving {
     pub(super) fn to_hand_over(&self) -> Vec<PageId> {
         let round = self.round.as_ref().filter(|round| round.is_to_hand_over());
         round.map_or_else(Vec::new, |round| round.next_homes.keys().copied().collect())
+    }
+
+    /// Keeps pages that this node has proposed to give away, and that are not among the agreed moves.
+    pub(super) fn withdraw_refused(&mut self, agreed: &[PageMove]) {
+        let Some(round) = self.round.as_mut() else { return };
+        let given = agreed.iter().filter(|moved| moved.kind == MoveKind::Given);
+        let given: PageSet = given.map(|moved| moved.page).collect();
+        round.next_homes.retain(|page, _| given.contains(*page));
+        round.placed = round.placed.iter().filter(|page| given.contains(*page)).collect();
+        if round.next_homes.is_empty() {
+            self.round = None;
+        }
     }
 
     /// Begins the rest of these pages: the interval that is being closed is their last one here.

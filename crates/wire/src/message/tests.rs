@@ -137,6 +137,8 @@ fn samples() -> Vec<Message<'static>> {
             version,
         },
         Message::Alive,
+        Message::KeepHomes { epoch: 7 },
+        Message::HomesKept { epoch: 7 },
         Message::LentMemory { port: 40_000 },
     ]
 }
