@@ -77,14 +77,15 @@ pub extern "C" fn hiroba_make_private(start: usize, bytes: usize) -> c_int {
     }
 }
 
-/// Allocates a long block at a multiple of `align`, zeroed if `zero` is not 0. Returns NULL if there is no
-/// room.
+/// Allocates a long block at a multiple of `align`, zeroed if `zero` is not 0, and homed on all nodes if
+/// `for_all` is not 0. Returns NULL if there is no room.
 #[unsafe(no_mangle)]
-pub extern "C" fn hiroba_long_alloc(align: usize, bytes: usize, zero: c_int) -> *mut c_void {
+pub extern "C" fn hiroba_long_alloc(align: usize, bytes: usize, zero: c_int, for_all: c_int) -> *mut c_void {
     let runtime = crate::reporting::runtime_for("malloc");
-    let Some((address, is_zero)) = runtime.malloc_long(bytes as u64, align as u64) else {
-        return ptr::null_mut();
-    };
+    let (length, align) = (bytes as u64, align as u64);
+    let allocated =
+        if for_all != 0 { runtime.malloc_placed(length, align) } else { runtime.malloc_long(length, align) };
+    let Some((address, is_zero)) = allocated else { return ptr::null_mut() };
     let block = ptr::with_exposed_provenance_mut::<c_void>(address);
     if zero != 0 && !is_zero {
         // SAFETY: the block belongs to this caller and has this length; the stores fault like the program's.

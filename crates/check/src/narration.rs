@@ -188,6 +188,10 @@ pub fn describe_message(message: &Message<'_>) -> String {
         }
         Message::InvalidateCopy { page } => format!("InvalidateCopy {page}"),
         Message::CopyInvalidated { page } => format!("CopyInvalidated {page}"),
+        Message::Place { first, count } => {
+            format!("Place {}", range_of(&PageRange { first: *first, count: *count }))
+        }
+        Message::Placed { first } => format!("Placed {first}"),
         Message::KeepHomes { epoch } => format!("KeepHomes of collective {epoch}"),
         Message::HomesKept { epoch } => format!("HomesKept of collective {epoch}"),
         Message::ConversionRequest { page } => format!("ConversionRequest {page}"),

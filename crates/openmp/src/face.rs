@@ -31,6 +31,7 @@ unsafe extern "C" {
 unsafe extern "C-unwind" {
     pub fn hiroba_privately(work: unsafe extern "C-unwind" fn(*mut c_void), argument: *mut c_void);
     pub safe fn hiroba_fence();
+    pub safe fn hiroba_note_team(runs: c_int);
     pub fn hiroba_lock_number(place: *const AtomicU32) -> u32;
     pub fn hiroba_start_worker(
         routine: unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void,

@@ -187,6 +187,7 @@ fn fork(outer: &Context, wanted: &Wanted, threads: u32) -> Box<Context> {
         put!(team.cancelled, 0);
     }
     single_numbers::begin_region();
+    face::hiroba_note_team(1);
     grow(threads);
     announce(region, threads);
     if meets {
@@ -236,6 +237,7 @@ pub(crate) unsafe fn finish(context: *mut Context) {
         // Threads of a cancelled region have come to different numbers.
         let gap = if settings().cancellation { GAP } else { 0 };
         NEXT.set((context.shares.get() + gap, context.barriers.get()));
+        face::hiroba_note_team(0);
     }
     context::set_current(context.outer.get());
 }

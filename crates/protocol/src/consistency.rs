@@ -20,6 +20,7 @@ mod converting;
 mod keepers;
 mod locks;
 mod messages;
+mod placing;
 mod releases;
 
 use std::collections::BTreeMap;
@@ -31,6 +32,7 @@ use rustc_hash::FxHashMap;
 
 use self::converting::Conversions;
 use self::keepers::{Keeper, Protocols};
+use self::placing::Placing;
 use crate::aurc::mapped::MappingRule;
 use crate::barrier::{Meeting, Tree};
 use crate::coherence::{AfterRelease, Coherence, ReleaseStep, Site, WordOperation};
@@ -70,6 +72,8 @@ pub struct Consistency {
     /// unknown. At most those that are written before the node comes to the next collective.
     unplaced: Vec<(NodeId, IntervalSeq, PageId)>,
     conversions: Conversions,
+    /// Pages of this node that are being placed: at most one run for each thread.
+    placing: Vec<Placing>,
 }
 
 /// The information with which this node leaves a collective.
@@ -104,6 +108,7 @@ impl Consistency {
             told: FxHashMap::default(),
             unplaced: Vec::new(),
             conversions: Conversions::default(),
+            placing: Vec::new(),
         }
     }
 

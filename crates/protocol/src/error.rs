@@ -204,6 +204,12 @@ pub enum Expected {
     /// One arrival of each node directly below at the present collective.
     #[error("one arrival in the present collective of each node right below")]
     OneArrivalOfEachBelow,
+    /// Pages that are homed on the sender and that no node has touched.
+    #[error("pages of the sender that nobody has touched")]
+    FreshPages,
+    /// One answer of each other node about pages that are being placed.
+    #[error("one answer of each node about pages that are being placed")]
+    AnswerToPlacing,
     /// The answer of the root of the tree to a request.
     #[error("an answer of the root to a request")]
     AnswerOfRoot,

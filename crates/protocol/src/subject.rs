@@ -91,6 +91,8 @@ impl Subject {
             | Message::Publish { .. }
             | Message::KeepHomes { .. }
             | Message::HomesKept { .. }
+            | Message::Place { .. }
+            | Message::Placed { .. }
             // These are between hosts.
             | Message::TouchedPages { .. }
             | Message::TouchedAll

@@ -1,6 +1,6 @@
 //! Requests of program threads to a node's engine, and the results of their waits.
 
-use hiroba_base::{Access, CondId, LockId, NodeId, PageId};
+use hiroba_base::{Access, CondId, LockId, NodeId, PageId, PageRange};
 use hiroba_wire::{AtomicOutcome, Collective};
 use thiserror::Error;
 
@@ -35,6 +35,9 @@ pub enum Synchronisation {
     /// Put the page of a granule under sequential consistency, on all nodes and permanently. Refused if the
     /// page's protocol cannot give it up.
     Convert(PageId),
+    /// Home fresh pages of this node in blocks on all nodes. Refused if they are not fresh
+    /// (`consistency/placing.rs`).
+    Place(PageRange),
 }
 
 /// The result of a wait.
@@ -42,7 +45,8 @@ pub enum Synchronisation {
 pub enum Outcome {
     /// The request was carried out.
     Done,
-    /// `TryAcquire` failed, because the lock is held; or `Convert`, because the page's protocol keeps it.
+    /// `TryAcquire` failed, because the lock is held; or `Convert`, because the page's protocol keeps it; or
+    /// `Place`, because the pages are not fresh.
     Refused,
     /// This collective is complete (a follower learns here which one it was).
     Collective(Collective),

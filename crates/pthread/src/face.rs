@@ -47,7 +47,7 @@ unsafe extern "C" {
     /// Makes shared pages private to this process; see there.
     pub safe fn hiroba_make_private(start: usize, bytes: usize) -> c_int;
     /// Allocates a long block; see there.
-    pub safe fn hiroba_long_alloc(align: usize, bytes: usize, zero: c_int) -> *mut c_void;
+    pub safe fn hiroba_long_alloc(align: usize, bytes: usize, zero: c_int, for_all: c_int) -> *mut c_void;
     /// Returns the start of the memory for a node's long blocks, and its length, or 0; see there.
     pub safe fn hiroba_long_memory(node: c_int, bytes: *mut usize) -> usize;
     /// Orders this node's fetches of long blocks with the changes before them.

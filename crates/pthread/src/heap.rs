@@ -8,6 +8,7 @@ use crate::control;
 use crate::face;
 use crate::shared::is_shared;
 use crate::stacks::{in_program, privately};
+use crate::threads;
 
 unsafe extern "C" {
     // The C library's own allocator, under names that no library overrides.
@@ -60,13 +61,18 @@ pub(crate) fn set_errno(errno: c_int) {
 /// protocol keeps coherent. The C library also begins at this length to give blocks pages of their own.
 pub(crate) const LONG_BYTES: usize = 128 << 10;
 
+/// The length from which on a block that `main` allocates while it runs alone is homed on all nodes, because
+/// threads of all nodes will use it.
+const PLACED_BYTES: usize = 512 << 10;
+
 /// Returns a block of shared memory, or NULL with `errno`.
 pub(crate) fn allocate(align: usize, bytes: usize, is_zero: bool) -> *mut c_void {
     let (align, bytes) = (align.max(ALIGN), bytes.max(1));
     let block = privately(|| match bytes {
         LONG_BYTES.. => {
             control::note_long_block();
-            face::hiroba_long_alloc(align, bytes, c_int::from(is_zero))
+            let for_all = c_int::from(bytes >= PLACED_BYTES && threads::is_main_alone());
+            face::hiroba_long_alloc(align, bytes, c_int::from(is_zero), for_all)
         }
         _ if is_zero => zeroed(face::hiroba_aligned_alloc(align, bytes), bytes),
         _ if align > ALIGN => face::hiroba_aligned_alloc(align, bytes),

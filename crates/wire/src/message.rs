@@ -490,6 +490,19 @@ pub enum Message<'a> {
         /// The number of the collective.
         epoch: u64,
     },
+    /// From a node that has allocated these pages, which no node has touched: they are homed in blocks on all
+    /// nodes from now on.
+    Place {
+        /// The first page.
+        first: PageId,
+        /// Their number.
+        count: u64,
+    },
+    /// The answer.
+    Placed {
+        /// The first page.
+        first: PageId,
+    },
 }
 
 /// The first byte of an encoded [`Message::Diffs`].
@@ -505,7 +518,7 @@ impl Message<'_> {
     }
 
     /// The names of all kinds of messages. The first byte of an encoded message is an index into this.
-    pub const KINDS: [&'static str; 58] = [
+    pub const KINDS: [&'static str; 60] = [
         "PageRequest",
         "PagesRequest",
         "PagesReply",
@@ -564,6 +577,8 @@ impl Message<'_> {
         "Converted",
         "KeepHomes",
         "HomesKept",
+        "Place",
+        "Placed",
     ];
 
     /// Returns the bytes that precede a packet of this length in an encoded [`Message::Ports`], so that the
@@ -663,6 +678,8 @@ impl<'a> Message<'a> {
             | Message::DiffsPerformed { page, .. }
             | Message::ConversionRequest { page }
             | Message::HomeMoved { page, .. } => limits.page(*page),
+            Message::Place { first, count } => limits.run(*first, *count),
+            Message::Placed { first } => limits.page(*first),
             Message::EagerDiffs { writer, diffs } => {
                 limits.node(*writer)?;
                 diffs.iter().try_for_each(|diff| limits.page(diff.page))

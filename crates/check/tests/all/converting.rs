@@ -46,10 +46,11 @@ const POSIX: Manner = Manner {
 };
 const OPENMP: Manner = Manner { tracking: WriteTracking::Async, ..POSIX };
 pub const MOVING: Manner = Manner { protocol: Protocol::Adaptive, ..POSIX };
-const MANNERS: [Manner; 8] = [
+const MANNERS: [Manner; 9] = [
     POSIX,
     OPENMP,
     MOVING,
+    Manner { tracking: WriteTracking::Async, ..MOVING },
     Manner { is_ordered: false, tracking: WriteTracking::Async, ..MOVING },
     Manner { is_ordered: false, ..POSIX },
     Manner { is_ordered: false, ..OPENMP },

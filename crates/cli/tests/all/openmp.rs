@@ -524,3 +524,33 @@ fn calls(function: &str) -> Program {
     let caller = format!("int {function}(void); int main(void) {{ return {function}(); }}");
     build("cc", &of("caller.c", caller), &[built.path.to_str().expect("a path of letters")])
 }
+
+/// A block that `main` allocates is homed on all nodes, so that threads that fill it in their order make no
+/// diffs; in another order they become the homes of what they write.
+#[test]
+fn pages_are_where_they_are_written() {
+    if !may_run() {
+        return;
+    }
+    const PAGES: u64 = 1024;
+    let program = build("cc", "tests/programs/openmp_homes.c", &[]);
+    let account = program._directory.path().join("account.json");
+    let count = |protocol: &str, given: &[&str], what: &str| {
+        let options = format!("-n 2 --protocol {protocol} --stats=json:{}", account.display());
+        let called = program.on(&options, given);
+        assert_eq!((called.status, &called.stdout), (0, &program.natively(2, given).stdout), "{called:?}");
+        let text = std::fs::read_to_string(&account).expect("an account");
+        let account: serde_json::Value = serde_json::from_str(&text).expect("an account in JSON");
+        account["total"][what].as_u64().expect("a count")
+    };
+    for protocol in ["adaptive", "hlrc"] {
+        let diffs = count(protocol, &[], "diffs_made");
+        assert!(diffs < PAGES / 8, "{protocol}: each thread writes at home: {diffs}");
+    }
+    // Twelve sweeps over all pages, where homes stay.
+    let diffs = count("hlrc", &["crosswise"], "diffs_made");
+    assert!(diffs >= 10 * PAGES, "{diffs}");
+    let diffs = count("adaptive", &["crosswise"], "diffs_made");
+    assert!(diffs < 4 * PAGES, "{diffs}");
+    assert!(count("adaptive", &["crosswise"], "home_migrations") >= PAGES);
+}

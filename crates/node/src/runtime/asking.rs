@@ -490,7 +490,8 @@ fn describe(name: &'static str, sync: Synchronisation) -> Call {
         Synchronisation::Collective(_)
         | Synchronisation::Publish(_)
         | Synchronisation::Inform(_)
-        | Synchronisation::Convert(_) => ([None, None], None),
+        | Synchronisation::Convert(_)
+        | Synchronisation::Place(_) => ([None, None], None),
     };
     Call { name, arguments, lock, site: call_site::noted() }
 }

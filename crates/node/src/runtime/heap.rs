@@ -32,12 +32,20 @@ use crate::threads::{Answer, Purpose};
 use crate::time_class::TimeClass;
 use pool::{Pool, ThreadCache};
 
+/// The memory behind each block that is homed on all nodes: more than the pages that are opened or fetched
+/// ahead of a touch of the block before.
+const GUARD_BYTES: u64 = 4 << 20;
+
+/// The maximum length of such a block. Each node keeps an entry for each page.
+const PLACED_BYTES_MAX: u64 = 16 << 30;
+
 /// This node's allocator, with a cache for each thread.
 #[derive(Debug)]
 pub(crate) struct Heap {
     pool: Pool,
-    /// Pool for long blocks of executables, if those have another protocol.
-    long: Option<Pool>,
+    /// Pools for long blocks of executables, if those have another protocol: for blocks that are homed on this
+    /// node, and for blocks that are homed on all nodes.
+    long: Option<[Pool; 2]>,
 }
 
 /// The calling thread's cache. A process has one heap; tests, which have several, use each in threads of its
@@ -86,16 +94,20 @@ impl Heap {
     pub(crate) fn divided(
         node: NodeId,
         memory: &SharedMemory,
-        parts: [PageRange; 2],
+        [small, long]: [PageRange; 2],
         page_size: PageSize,
     ) -> Heap {
-        let [small, long] = parts.map(|part| pool_of(node, memory, part, page_size));
-        Heap { pool: small, long: Some(long) }
+        let granules_per_unit = 512;
+        let count = long.count / 2 / granules_per_unit * granules_per_unit;
+        let here = PageRange { first: long.first, count };
+        let placed = PageRange { first: here.end(), count: long.count - count };
+        let [pool, here, placed] = [small, here, placed].map(|part| pool_of(node, memory, part, page_size));
+        Heap { pool, long: Some([here, placed]) }
     }
 
     /// Returns the pool of long blocks if it contains the address.
     fn long_at(&self, address: u64) -> Option<&Pool> {
-        self.long.as_ref().filter(|long| long.contains(address))
+        self.long.iter().flatten().find(|long| long.contains(address))
     }
 
     /// Returns true if this node allocates the address.
@@ -205,10 +217,34 @@ impl Runtime {
     /// Allocates a long block of an executable. Where those have another protocol than the program's data, it
     /// lies among them.
     pub fn malloc_long(&self, bytes: u64, align: u64) -> Option<(usize, bool)> {
-        let Some(long) = &self.allocations.heap.long else { return self.malloc(bytes, align) };
+        let Some([long, _]) = &self.allocations.heap.long else { return self.malloc(bytes, align) };
         let _inside = (self.trace_other(), self.account.enter(&self.threads, TimeClass::Other));
         let _signals = SignalsDeferred::defer();
         let block = long.allocate(None, bytes, align)?;
+        Some((block.address as usize, block.zeroed))
+    }
+
+    /// Allocates a long block that threads of all nodes will use. If its memory is fresh, its pages are homed
+    /// in blocks on all nodes; else they stay where they have moved.
+    pub fn malloc_placed(&self, bytes: u64, align: u64) -> Option<(usize, bool)> {
+        let granule_bytes = self.memory.granule().bytes() as u64;
+        let placed = self.allocations.heap.long.as_ref().map(|[_, placed]| placed);
+        let may_be_placed = self.job.nodes > 1 && self.job.page_size.bytes() as u64 == granule_bytes;
+        let Some(pool) = placed.filter(|_| may_be_placed && bytes <= PLACED_BYTES_MAX) else {
+            return self.malloc_long(bytes, align);
+        };
+        let block = {
+            let _inside = (self.trace_other(), self.account.enter(&self.threads, TimeClass::Other));
+            let _signals = SignalsDeferred::defer();
+            pool.allocate(None, bytes + GUARD_BYTES, align.max(granule_bytes))?
+        };
+        if block.zeroed
+            && let Some(first) = self.memory.page_of(block.address as usize)
+        {
+            let pages = PageRange { first, count: bytes.div_ceil(granule_bytes) };
+            // Refused if something has touched them: then they stay here.
+            self.synchronise("malloc", TimeClass::Other, Synchronisation::Place(pages));
+        }
         Some((block.address as usize, block.zeroed))
     }
 

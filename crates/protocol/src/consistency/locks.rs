@@ -113,6 +113,7 @@ impl Consistency {
             Synchronisation::Publish(to) => self.site.release_for(AfterRelease::Publish(to, waiter)),
             Synchronisation::Inform(to) => self.site.release_for(AfterRelease::Inform(to, waiter)),
             Synchronisation::Convert(granule) => self.convert(granule, waiter),
+            Synchronisation::Place(pages) => self.place(pages, waiter),
         }
     }
 }

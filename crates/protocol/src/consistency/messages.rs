@@ -83,6 +83,10 @@ impl Consistency {
                 let arrival = Arrival { collective, caller, least, knowledge, moves };
                 self.handle_arrival(from, *epoch, arrival)?;
             }
+            Message::Place { first, count } => {
+                self.handle_place(from, PageRange { first: *first, count: *count })?;
+            }
+            Message::Placed { first } => self.handle_placed(from, *first)?,
             Message::KeepHomes { epoch } => self.handle_keep_homes(from, *epoch)?,
             Message::HomesKept { epoch } => self.handle_homes_kept(*epoch)?,
             Message::Depart { epoch, collective, knowledge, moves } => {

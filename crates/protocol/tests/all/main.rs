@@ -3,5 +3,6 @@
 
 mod bulk;
 mod converting;
+mod placing;
 mod regions;
 mod strangers;

@@ -139,6 +139,8 @@ fn samples() -> Vec<Message<'static>> {
         Message::Alive,
         Message::KeepHomes { epoch: 7 },
         Message::HomesKept { epoch: 7 },
+        Message::Place { first: PageId(3), count: 4 },
+        Message::Placed { first: PageId(3) },
         Message::LentMemory { port: 40_000 },
     ]
 }
