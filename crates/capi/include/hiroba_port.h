@@ -231,7 +231,8 @@ int hiroba_port_send_notify(hiroba_port_right to, const hiroba_port_message *mes
 
 /* Receives a message from a receive right, or from a set. Waits up to `timeout_us` while there is none. A
  * message with more than `bytes_max` bytes of data stays in the queue (-ENOBUFS). The memory that *message
- * points to is valid until hiroba_port_release. */
+ * points to is valid until hiroba_port_release. Its regions may lie in memory that the node's peers have
+ * written them to: a child made by fork() does not have it. */
 int hiroba_port_receive(hiroba_port from, hiroba_port_message *message, uint64_t bytes_max, int64_t timeout_us);
 
 /* Sends `request` through the right `to`, with a send-once right to `reply_port` as its reply, and receives

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hiroba_node::{Runtime, call_site};
 use hiroba_ports::{
-    Call, DataType, Disposition, Message, Name, Notification, Outcome, Patience, PortError, Received,
+    Call, DataType, Disposition, Message, Name, Notification, Outcome, Patience, PortError, Received, Region,
     RightKind, RightReceived, RightToSend, Status, service,
 };
 
@@ -75,14 +75,14 @@ pub struct PortStatus {
 /// The memory that a received message points to.
 struct Kept {
     inline: Vec<u8>,
-    buffers: Vec<Vec<u8>>,
+    buffers: Vec<Region>,
     types: Vec<PortType>,
     regions: Vec<PortRegion>,
     rights: Vec<PortRight>,
 }
 
 /// Memory that can be moved into messages, by its address.
-static REGIONS: Mutex<BTreeMap<usize, Vec<u8>>> = Mutex::new(BTreeMap::new());
+static REGIONS: Mutex<BTreeMap<usize, Region>> = Mutex::new(BTreeMap::new());
 
 /// The reason why a call fails.
 enum Failure {
@@ -204,7 +204,7 @@ unsafe fn copied<T: Copy>(start: *const T, count: usize) -> Result<Vec<T>, Failu
     Ok(unsafe { std::slice::from_raw_parts(start, count) }.to_vec())
 }
 
-fn take_region(start: *mut c_void, bytes: usize) -> Result<Vec<u8>, Failure> {
+fn take_region(start: *mut c_void, bytes: usize) -> Result<Region, Failure> {
     let mut regions = REGIONS.lock().unwrap_or_else(PoisonError::into_inner);
     let is_whole = regions.get(&(start as usize)).is_some_and(|region| region.len() == bytes);
     let region = if is_whole { regions.remove(&(start as usize)) } else { None };
@@ -218,11 +218,11 @@ struct Moved(Vec<bool>);
 
 impl Moved {
     /// Returns the regions of a message that was not accepted to the program.
-    fn give_back(&self, returned: Vec<Vec<u8>>) {
+    fn give_back(&self, returned: Vec<Region>) {
         let mut regions = REGIONS.lock().unwrap_or_else(PoisonError::into_inner);
-        for (region, moved) in returned.into_iter().zip(&self.0) {
+        for (mut region, moved) in returned.into_iter().zip(&self.0) {
             if *moved {
-                regions.insert(region.as_ptr() as usize, region);
+                regions.insert(region.as_mut_ptr() as usize, region);
             }
         }
     }
@@ -232,13 +232,13 @@ impl Moved {
 ///
 /// # Safety
 /// Each region that does not move has as many bytes as it says.
-unsafe fn regions_of(given: Vec<PortRegion>) -> Result<(Vec<Vec<u8>>, Moved), Failure> {
+unsafe fn regions_of(given: Vec<PortRegion>) -> Result<(Vec<Region>, Moved), Failure> {
     let moved = Moved(given.iter().map(|region| region.moves != 0).collect());
     let mut taken = Vec::with_capacity(given.len());
     for region in given {
         let bytes = match region.moves {
             // SAFETY: a region that does not move has that many bytes.
-            0 => unsafe { copied(region.start.cast::<u8>().cast_const(), region.bytes) },
+            0 => unsafe { copied(region.start.cast::<u8>().cast_const(), region.bytes) }.map(Region::from),
             _ => take_region(region.start, region.bytes),
         };
         match bytes {
@@ -310,11 +310,8 @@ fn message_received(received: Received) -> PortMessage {
         regions: Vec::new(),
         rights: rights.into_iter().map(received_right).collect(),
     });
-    let region = |buffer: &mut Vec<u8>| PortRegion {
-        start: buffer.as_mut_ptr().cast(),
-        bytes: buffer.len(),
-        moves: 0,
-    };
+    let region =
+        |buffer: &mut Region| PortRegion { start: buffer.as_mut_ptr().cast(), bytes: buffer.len(), moves: 0 };
     kept.regions = kept.buffers.iter_mut().map(region).collect();
     PortMessage {
         id,
@@ -621,9 +618,9 @@ pub unsafe extern "C" fn hiroba_port_release(message: *mut PortMessage) {
     }
 }
 
-fn keep_region(region: Vec<u8>) -> *mut c_void {
+fn keep_region(mut region: Region) -> *mut c_void {
     let mut regions = REGIONS.lock().unwrap_or_else(PoisonError::into_inner);
-    let start = region.as_ptr() as usize;
+    let start = region.as_mut_ptr() as usize;
     regions.entry(start).or_insert(region).as_mut_ptr().cast()
 }
 
@@ -637,14 +634,14 @@ pub extern "C" fn hiroba_port_region_allocate(bytes: usize) -> *mut c_void {
         return null(if bytes == 0 { libc::EINVAL } else { libc::ENOMEM }, &sentence);
     }
     region.resize(bytes, 0);
-    keep_region(region)
+    keep_region(region.into())
 }
 
 /// See `hiroba_port.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_port_region_bytes(start: *const c_void) -> usize {
     let regions = REGIONS.lock().unwrap_or_else(PoisonError::into_inner);
-    regions.get(&(start as usize)).map_or(0, Vec::len)
+    regions.get(&(start as usize)).map_or(0, Region::len)
 }
 
 /// See `hiroba_port.h`.

@@ -38,6 +38,6 @@ pub use link::{LinkConfig, LinkSet, LinkStatistics, Rejected};
 pub use shm::{ShmFabric, ShmFiles};
 pub use sim::{Delivered, SimCluster, SimConditions, SimNetwork};
 pub use tcp::TcpFabric;
-pub use traits::{Capabilities, Fabric, FabricConfig, FabricError, OneSided, Receiver};
+pub use traits::{Capabilities, Fabric, FabricConfig, FabricError, LandingPool, OneSided, Receiver};
 pub use udp::UdpFabric;
 pub use unsent::{Content, MESSAGE_BYTES_MAX, Unsent};

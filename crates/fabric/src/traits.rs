@@ -1,8 +1,10 @@
 //! The interface of every fabric to the layers above.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hiroba_base::{MAX_NODES, NodeId};
@@ -335,9 +337,48 @@ pub trait OneSided: Send + Sync {
         None
     }
 
+    /// Returns this node's landing pool, where other nodes put bytes by [`land`](OneSided::land). Some nodes
+    /// have none.
+    fn landing(&self) -> Option<Arc<dyn LandingPool>> {
+        None
+    }
+
+    /// Puts bytes into the landing pool of `to` from `offset` on, where that node must have said that they
+    /// may go. A node that has received a message sent after this sees them. Returns false, and does nothing,
+    /// if they would not lie inside, or if this node cannot reach the pool.
+    fn land(&self, _to: NodeId, _offset: u64, _bytes: &[u8]) -> bool {
+        false
+    }
+
+    /// Puts bytes there that lie in this node's own landing pool, from `from` on.
+    fn land_again(&self, _to: NodeId, _offset: u64, _from: u64, _bytes: usize) -> bool {
+        false
+    }
+
     /// Sets this node's word of number `slot`, a node's number, to `value`, for others to read.
     fn publish(&self, slot: NodeId, value: u64);
 
     /// Returns the word of number `slot` that `home` published last; 0 before the first time.
     fn published(&self, home: NodeId, slot: NodeId) -> u64;
+}
+
+/// Memory of this node into which other nodes put bytes. It exists as long as this value, also after its fabric
+/// was closed. Other processes may store to it at any time.
+pub trait LandingPool: fmt::Debug + Send + Sync {
+    /// Returns its length in bytes: the same on all nodes.
+    fn bytes(&self) -> usize;
+
+    /// Returns the address of the byte at `offset`.
+    ///
+    /// # Panics
+    ///
+    /// If it is out of bounds.
+    fn address(&self, offset: usize) -> *mut u8;
+
+    /// Appends a copy of `bytes` bytes at `offset` to `into`.
+    ///
+    /// # Panics
+    ///
+    /// If they do not lie inside.
+    fn append_to(&self, offset: usize, bytes: usize, into: &mut Vec<u8>);
 }

@@ -39,7 +39,7 @@ pub(crate) enum Answer {
 pub(crate) struct PortAnswer {
     pub(crate) result: Result<hiroba_ports::Outcome, hiroba_ports::PortError>,
     /// The regions of a message that was not taken.
-    pub(crate) regions: Vec<Vec<u8>>,
+    pub(crate) regions: Vec<hiroba_ports::Region>,
 }
 
 /// The end of a thread's latest activity, which is not in the file yet.

@@ -7,6 +7,7 @@ use hiroba_base::NodeId;
 
 use crate::id::{Once, PortId};
 use crate::message::DataType;
+use crate::region::Region;
 use crate::wire::FlowKey;
 
 /// A right in a message that the engine holds.
@@ -24,7 +25,7 @@ pub(crate) enum HeldRight {
 pub(crate) enum Inline {
     Own(Vec<u8>),
     /// Shared with pieces on their way to the host, as regions are.
-    Shared(Arc<Vec<u8>>),
+    Shared(Arc<Region>),
 }
 
 impl Inline {
@@ -37,9 +38,9 @@ impl Inline {
     }
 
     /// Shares the data. Small messages, which are sent whole, do without the allocation.
-    pub(crate) fn share(&mut self) -> Arc<Vec<u8>> {
+    pub(crate) fn share(&mut self) -> Arc<Region> {
         if let Inline::Own(bytes) = self {
-            *self = Inline::Shared(Arc::new(core::mem::take(bytes)));
+            *self = Inline::Shared(Arc::new(core::mem::take(bytes).into()));
         }
         match self {
             Inline::Shared(bytes) => bytes.clone(),
@@ -50,7 +51,7 @@ impl Inline {
     pub(crate) fn take(&mut self) -> Vec<u8> {
         match core::mem::replace(self, Inline::Own(Vec::new())) {
             Inline::Own(bytes) => bytes,
-            Inline::Shared(bytes) => own(bytes),
+            Inline::Shared(bytes) => own(bytes).into_vec(),
         }
     }
 }
@@ -61,15 +62,15 @@ impl core::ops::Deref for Inline {
     fn deref(&self) -> &[u8] {
         match self {
             Inline::Own(bytes) => bytes,
-            Inline::Shared(bytes) => bytes,
+            Inline::Shared(bytes) => bytes.own().expect("inline data do not land"),
         }
     }
 }
 
 /// Returns data of a message that is given to the program: no piece of what has come, or was sent here, is on
 /// its way out.
-pub(crate) fn own(bytes: Arc<Vec<u8>>) -> Vec<u8> {
-    Arc::try_unwrap(bytes).unwrap_or_else(|bytes| (*bytes).clone())
+pub(crate) fn own(region: Arc<Region>) -> Region {
+    Arc::try_unwrap(region).unwrap_or_else(|region| (*region).clone())
 }
 
 /// A message that the engine holds.
@@ -79,7 +80,7 @@ pub(crate) struct Parcel {
     pub(crate) types: Vec<DataType>,
     pub(crate) inline: Inline,
     /// Data that are shared with pieces on their way to the host.
-    pub(crate) regions: Vec<Arc<Vec<u8>>>,
+    pub(crate) regions: Vec<Arc<Region>>,
     pub(crate) has_reply: bool,
     pub(crate) rights: Vec<HeldRight>,
     pub(crate) released: Vec<u8>,
@@ -167,6 +168,8 @@ pub(crate) struct Parked {
     pub(crate) number: u64,
     /// The requested memory, or `None` if the message is small, so that room in the queue suffices.
     pub(crate) bytes: Option<u64>,
+    /// The bytes of the landing pool that the message's regions would take; 0 if they come in pieces.
+    pub(crate) landing_bytes: u64,
 }
 
 impl Parked {

@@ -8,6 +8,7 @@ use hiroba_base::{Instant, NodeId};
 use crate::error::PortError;
 use crate::id::{Name, Ticket};
 use crate::message::{Disposition, Message, Received, RightToSend};
+use crate::region::Region;
 
 /// The time that a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,15 +178,26 @@ pub enum Outcome {
 /// A piece of a region, or of inline data, that the host sends without an earlier copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tail {
-    pub(crate) region: Arc<Vec<u8>>,
+    pub(crate) region: Arc<Region>,
     pub(crate) range: Range<usize>,
 }
 
 impl Tail {
     /// Returns its bytes.
     pub fn bytes(&self) -> &[u8] {
-        &self.region[self.range.clone()]
+        &self.region.own().expect("a piece is of memory that no other node writes to")[self.range.clone()]
     }
+}
+
+/// A region that goes directly to its place at the receiver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Landing {
+    /// The receiver, never this node.
+    pub to: NodeId,
+    /// The offset in the receiver's landing pool. The whole region lies inside.
+    pub offset: u64,
+    /// The region.
+    pub region: Arc<Region>,
 }
 
 /// A request that the host must carry out, in the order polled.
@@ -203,13 +215,15 @@ pub enum Effect {
         /// it.
         owes: bool,
     },
+    /// Put these bytes into the receiver's landing pool, before anything that is sent after this.
+    Land(Landing),
     /// The message of a failing call was not taken, and the caller gets its regions back. Not sent for a
     /// message without regions. The call's end follows.
     Returned {
         /// The call.
         ticket: Ticket,
         /// The message's regions.
-        regions: Vec<Vec<u8>>,
+        regions: Vec<Region>,
     },
     /// A call has ended. Sent once for each call.
     Complete {

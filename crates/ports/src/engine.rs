@@ -16,6 +16,7 @@ mod word;
 use core::mem::MaybeUninit;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use hiroba_base::{Instant, NodeId};
 use hiroba_wire::Payload;
@@ -27,6 +28,7 @@ use crate::effect::{Call, Effect, Outcome, Tail};
 use crate::error::{PeerError, PortError};
 use crate::id::{Name, Once, PortId, Ticket};
 use crate::known::{Flow, Known, Orphan, Place};
+use crate::landing::{Ground, Pool};
 use crate::message::Message;
 use crate::names::{Entry, Names};
 use crate::wire::{Acceptance, Envelope, FlowKey, Packet, Word, head_before_data};
@@ -53,6 +55,10 @@ pub struct Config {
     /// The bytes of memory for long messages of other nodes, on their way and in queues; at least
     /// `message_bytes_max`.
     pub memory_bytes: u64,
+    /// The least number of bytes of out-of-line data that go to a landing pool, where nodes have one.
+    pub landing_bytes_min: u64,
+    /// The maximum number of bytes of the landing pool that one message takes. The host copies them at once.
+    pub landing_bytes_max: u64,
     /// The limit of a new port's queue.
     pub queue_limit: u32,
     /// The maximum number of unanswered requests of a flow.
@@ -74,6 +80,8 @@ impl Default for Config {
             window_pieces: 8,
             message_bytes_max: 256 << 20,
             memory_bytes: 1 << 30,
+            landing_bytes_min: 4 << 10,
+            landing_bytes_max: 8 << 20,
             queue_limit: 16,
             requests_max: 16,
             word_delay: Duration::from_micros(200),
@@ -103,6 +111,7 @@ pub struct Engine {
     pub(crate) orphans: Vec<Orphan>,
     next_serial: u64,
     pub(crate) long: LongMessages,
+    pub(crate) pool: Option<Arc<Pool>>,
     receivers: Receivers,
     next_relay: u64,
     deadlines: BTreeSet<(Instant, Ticket)>,
@@ -160,6 +169,7 @@ impl Engine {
             orphans: Vec::new(),
             next_serial: 0,
             long: LongMessages::default(),
+            pool: None,
             receivers: Receivers::default(),
             next_relay: 0,
             deadlines: BTreeSet::new(),
@@ -172,6 +182,12 @@ impl Engine {
         };
         engine.join_name_service();
         engine
+    }
+
+    /// Gives the node a landing pool. Other nodes that have one put their regions there, if the host carries
+    /// [`Effect::Land`] out.
+    pub fn land_on(&mut self, ground: Arc<dyn Ground>) {
+        self.pool = Some(Arc::new(Pool::new(ground)));
     }
 
     /// Begins a call of a thread of this node. [`Effect::Complete`] with the ticket ends the call, now or
@@ -270,6 +286,12 @@ impl Engine {
     /// Returns the number of bytes of memory reserved for long messages of other nodes.
     pub fn memory_used_bytes(&self) -> u64 {
         self.long.memory_used
+    }
+
+    /// Returns the number of bytes of the landing pool that are in use: by messages on their way and in
+    /// queues, and by regions that the program has received and not given back.
+    pub fn landing_used_bytes(&self) -> u64 {
+        self.pool.as_ref().map_or(0, |pool| pool.used_bytes())
     }
 
     /// Returns the maximum number of bytes of other nodes' small messages and requests that a node's engine
@@ -409,15 +431,16 @@ impl Engine {
                 let asked = admitting::Asked { from, flow, number, hop };
                 return self.take_request(asked, load);
             }
-            Packet::Begin { flow, number, head, released } => {
-                return self.begin_long(from, flow, number, head, released);
+            Packet::Begin { flow, number, landed, head, released } => {
+                return self.begin_long((from, flow, number), landed, head, released);
             }
             Packet::Data { flow, number, offset, mut bytes } => {
                 return self.take_piece(from, flow, number, offset, &mut bytes);
             }
             Packet::Wait { flow, number, moves } => self.told_to_wait(from, flow, number, moves),
             Packet::Ready { flow } => self.told_to_go_on(flow),
-            Packet::Permit { flow, number } => self.permitted(from, flow, number),
+            Packet::Permit { flow, number, landing } => return self.permitted(from, flow, number, landing),
+            Packet::GaveUp { flow, number } => self.gave_up((from, flow, number)),
             Packet::More { flow, number, through } => self.more(from, flow, number, through),
             Packet::Denied { flow, number } => self.denied(from, flow, number),
             Packet::Moved { port, to, moves } => self.port_moved(from, port, to, moves),

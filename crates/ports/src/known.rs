@@ -100,8 +100,9 @@ pub(crate) enum Stage {
     Unsent,
     /// A request is out to that node.
     Requested(NodeId),
-    /// That node has reserved memory. Numbers of bytes that were sent, and that have come.
-    Permitted { at: NodeId, begun: bool, sent: u64, came: u64 },
+    /// That node has reserved memory: for the regions in its landing pool, at that offset, if it has said so.
+    /// Numbers of bytes that were sent in pieces, and that have come.
+    Permitted { at: NodeId, landing: Option<u64>, begun: bool, sent: u64, came: u64 },
     /// It is in the queue on that node, or was lost with it.
     Queued(NodeId),
 }

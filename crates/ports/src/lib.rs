@@ -40,17 +40,21 @@ mod error;
 pub mod fuzzing;
 mod id;
 mod known;
+mod landing;
 mod message;
 mod names;
+mod region;
 pub mod service;
 pub mod wire;
 
 pub use audit::{Audit, PortAudit};
-pub use effect::{Call, Effect, Notification, Outcome, Patience, Status, Tail, right};
+pub use effect::{Call, Effect, Landing, Notification, Outcome, Patience, Status, Tail, right};
 pub use engine::{Config, Engine};
 pub use error::{PeerError, PortError};
 pub use id::{Name, Once, PortId, Ticket};
+pub use landing::{Ground, PLACE_BYTES, UNIT_BYTES};
 pub use message::{
     DataType, Disposition, Message, Received, RightKind, RightReceived, RightToSend, notification,
 };
+pub use region::{Bytes, Region};
 pub use service::NAME_BYTES_MAX;

@@ -4,6 +4,7 @@ use hiroba_base::NodeId;
 use serde::{Deserialize, Serialize};
 
 use crate::id::Name;
+use crate::region::Region;
 
 /// The effect on the caller's right when a message takes it along (`MACH_MSG_TYPE_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,7 +54,7 @@ pub struct Message {
     pub inline: Vec<u8>,
     /// Out-of-line data. They move: if sender and receiver are on one node, the engine passes each region on
     /// without a copy.
-    pub regions: Vec<Vec<u8>>,
+    pub regions: Vec<Region>,
     /// The right that an answer must use, if any. It becomes a send or send-once right of the receiver.
     pub reply: Option<RightToSend>,
     /// The rights that the message takes along.
@@ -107,7 +108,7 @@ pub struct Received {
     /// Inline data.
     pub inline: Vec<u8>,
     /// Out-of-line data.
-    pub regions: Vec<Vec<u8>>,
+    pub regions: Vec<Region>,
     /// The right that an answer must use.
     pub reply: Option<RightReceived>,
     /// Rights that came along.

@@ -222,8 +222,13 @@ pub enum Load<'a> {
         #[serde(borrow, with = "serde_bytes")]
         data: &'a [u8],
     },
-    /// A request for memory of this many bytes.
-    Bytes(u64),
+    /// A request for memory.
+    Bytes {
+        /// The number of bytes of the message's data.
+        bytes: u64,
+        /// The bytes of the landing pool that the regions would take, if they shall go there; otherwise 0.
+        landing_bytes: u64,
+    },
 }
 
 /// The messages between engines.
@@ -264,6 +269,16 @@ pub enum Packet<'a> {
         flow: FlowKey,
         /// The number of the request.
         number: u64,
+        /// The offset in the landing pool at which the regions' places begin. They are the sender's until it
+        /// says that it has put the regions there (`Begin`), or that it will not (`GaveUp`).
+        landing: Option<u64>,
+    },
+    /// The sender will not send a message that was permitted, and does not write to the landing pool for it.
+    GaveUp {
+        /// The flow of the request.
+        flow: FlowKey,
+        /// The number of the request.
+        number: u64,
     },
     /// The head of a long message, before its data.
     Begin {
@@ -271,6 +286,8 @@ pub enum Packet<'a> {
         flow: FlowKey,
         /// The number of the request.
         number: u64,
+        /// True if the regions are in the landing pool, so that only inline data follow.
+        landed: bool,
         /// The message without its data.
         head: Head,
         /// The sender's releases of shared memory.

@@ -133,6 +133,7 @@ fn answer(desks: &mut [Desk], node: NodeId, call: Call) -> Outcome {
             }
             Effect::Complete { result, .. } => outcome = Some(result.expect("nothing is refused")),
             Effect::Returned { .. } => unreachable!("no call fails"),
+            Effect::Land(_) => unreachable!("no node has a landing pool"),
         }
     }
     outcome.expect("the call has ended")
@@ -226,6 +227,7 @@ impl<E: Engine> Cluster<E> {
                     }
                 }
                 Effect::Returned { .. } => {}
+                Effect::Land(_) => unreachable!("no node has a landing pool"),
                 Effect::Complete { ticket, result } => {
                     if let Some(number) = self.desks[id.index()].waiting.remove(&ticket) {
                         self.end_of_ports_call(number, result)?;

@@ -12,14 +12,16 @@
 //! log_heads  + 8 · reader   its node          total announcements taken
 //! logs       + … · reader   the reader        pages announced
 //! rings      + … · sender   the sender        frames
+//! landing                   any peer          out-of-line data, where the node has said  (landing.rs)
 //! ```
 //!
 //! Words that one side scans are adjacent, so that looking at all peers costs few cache lines, and separate
 //! from those that the other side writes. Every word but the second has one writer. A board is sparse: unused
-//! rings and logs take no memory.
+//! rings and logs, and what was never used of the landing pool, take no memory.
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use hiroba_base::NodeId;
@@ -41,6 +43,12 @@ const LOGS_BYTES: usize = 16 << 20;
 const LOG_BYTES_MIN: usize = 8 << 10;
 const LOG_BYTES_MAX: usize = 256 << 10;
 
+/// Maximum total length of the landing pools of a job, in bytes, as long as the number of nodes permits. Each
+/// node maps all of them.
+const LANDINGS_BYTES: usize = 2 << 30;
+const LANDING_BYTES_MIN: usize = 8 << 20;
+const LANDING_BYTES_MAX: usize = 64 << 20;
+
 const WORD_BYTES: usize = size_of::<u64>();
 
 /// The offsets on the boards of a job.
@@ -55,11 +63,15 @@ pub struct Layout {
     log_heads: usize,
     logs: usize,
     rings: usize,
+    /// The offset of the landing pool, which is at the end.
+    pub landing: usize,
     bytes: usize,
     /// The length of one log in bytes, a power of two.
     log_bytes: usize,
     /// The length of one ring in bytes, a power of two.
     pub ring_bytes: usize,
+    /// The length of the landing pool in bytes.
+    pub landing_bytes: usize,
 }
 
 impl Layout {
@@ -69,10 +81,12 @@ impl Layout {
         let share = |all: usize| (all / nodes + 1).next_power_of_two() / 2;
         let ring_bytes = share(RINGS_BYTES).clamp(RING_BYTES_MIN, RING_BYTES_MAX);
         let log_bytes = share(LOGS_BYTES).clamp(LOG_BYTES_MIN, LOG_BYTES_MAX);
+        let landing_bytes = share(LANDINGS_BYTES).clamp(LANDING_BYTES_MIN, LANDING_BYTES_MAX);
         let array_bytes = (nodes * WORD_BYTES).next_multiple_of(LINE_PAIR_BYTES);
         let array = |index: usize| LINE_PAIR_BYTES + index * array_bytes;
         let logs = array(6).next_multiple_of(LOG_BYTES_MAX);
         let rings = (logs + nodes * log_bytes).next_multiple_of(RING_BYTES_MAX);
+        let landing = rings + nodes * ring_bytes;
         Layout {
             nodes,
             words: array(0),
@@ -83,9 +97,11 @@ impl Layout {
             log_heads: array(5),
             logs,
             rings,
-            bytes: rings + nodes * ring_bytes,
+            landing,
+            bytes: landing + landing_bytes,
             log_bytes,
             ring_bytes,
+            landing_bytes,
         }
     }
 
@@ -99,13 +115,14 @@ impl Layout {
 #[derive(Debug)]
 pub struct Board {
     layout: Layout,
-    /// The whole board.
-    pub memory: SharedMapping,
+    /// The board, up to its landing pool or with it. Regions in the pool keep it mapped.
+    pub memory: Arc<SharedMapping>,
 }
 
 impl Board {
-    /// Maps a board. Sets the length of its file if no node has done so yet.
-    pub fn open(file: impl AsFd, layout: Layout) -> io::Result<Board> {
+    /// Maps a board, with its landing pool or without. Sets the length of its file if no node has done so
+    /// yet.
+    pub fn open(file: impl AsFd, layout: Layout, with_landing: bool) -> io::Result<Board> {
         let bytes = layout.bytes as u64;
         // All nodes do the same to all boards, in any order. Once the length is set and sealed, it can only
         // be set to itself.
@@ -114,7 +131,8 @@ impl Board {
         }
         // A file that could shrink would raise SIGBUS in its readers.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
-        Ok(Board { layout, memory: SharedMapping::of_file(file, layout.bytes)? })
+        let mapped = if with_landing { layout.bytes } else { layout.landing };
+        Ok(Board { layout, memory: Arc::new(SharedMapping::of_file(file, mapped)?) })
     }
 
     fn word(&self, array: usize, node: NodeId) -> &AtomicU64 {
@@ -201,10 +219,14 @@ mod tests {
             assert!(starts.windows(2).all(|pair| pair[1] % LINE_PAIR_BYTES == 0 && pair[0] < pair[1]));
             assert!(starts[1..].windows(2).all(|pair| pair[0] + array <= pair[1]));
             assert!(layout.logs + usize::from(nodes) * layout.log_bytes <= layout.rings);
-            assert_eq!(layout.bytes, layout.rings + usize::from(nodes) * layout.ring_bytes);
+            assert_eq!(layout.landing, layout.rings + usize::from(nodes) * layout.ring_bytes);
+            assert_eq!(layout.bytes, layout.landing + layout.landing_bytes);
+            assert!(layout.landing.is_multiple_of(4096) && layout.landing_bytes.is_multiple_of(4096));
             assert!(layout.ring_bytes.is_power_of_two() && layout.log_bytes.is_power_of_two());
         }
         assert_eq!(Layout::new(2).ring_bytes, RING_BYTES_MAX);
         assert_eq!(Layout::new(MAX_NODES).ring_bytes, RING_BYTES_MIN);
+        assert_eq!(Layout::new(2).landing_bytes, LANDING_BYTES_MAX);
+        assert_eq!(Layout::new(MAX_NODES).landing_bytes, LANDING_BYTES_MIN);
     }
 }

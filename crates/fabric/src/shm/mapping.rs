@@ -100,6 +100,35 @@ impl SharedMapping {
         self.start.wrapping_add(offset)
     }
 
+    /// Returns the address of the byte at `offset`, for code that accesses it as the owner of the memory.
+    ///
+    /// # Panics
+    /// Panics if it is out of bounds.
+    pub fn address(&self, offset: usize) -> *mut u8 {
+        self.span(offset, 1)
+    }
+
+    /// Gives frames to the pages of a range, and maps them for writing. Where the kernel cannot (before Linux
+    /// 5.14), they fault one by one.
+    ///
+    /// # Panics
+    /// Panics if the range, which consists of whole pages, does not lie inside.
+    pub fn populate(&self, offset: usize, bytes: usize) {
+        let start = self.span(offset, bytes);
+        // SAFETY: `span` has checked that the range is part of the mapping; no byte changes.
+        let _ = unsafe { rustix::mm::madvise(start.cast(), bytes, Advice::LinuxPopulateWrite) };
+    }
+
+    /// Copies bytes from another mapping, or from elsewhere in this one.
+    ///
+    /// # Panics
+    /// Panics if they do not lie inside, here or there.
+    pub fn copy_from(&self, offset: usize, other: &SharedMapping, from: usize, bytes: usize) {
+        let (into, from) = (self.span(offset, bytes), other.span(from, bytes));
+        // SAFETY: `span` has checked both; the copy may overlap itself, and racing stores give mixed bytes.
+        unsafe { ptr::copy(from, into, bytes) }
+    }
+
     /// Copies bytes in.
     ///
     /// # Panics

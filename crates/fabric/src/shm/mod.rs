@@ -5,15 +5,16 @@
 //!   ring.rs       messages: one ring a sender and receiver     frames.rs     copies of other nodes' frames
 //!   bell.rs       sleeping, and waking peers                   silence.rs    peers that take nothing
 //!   board.rs      the layout of boards                         mapping.rs    memory that others change
+//!   landing.rs    out-of-line data put into their places
 //! ```
 //!
 //! The launcher makes three files per node, which all nodes inherit. *Frames* is the memory file with the
 //! node's part of the shared region. On the *board* other nodes leave messages and announcements for it and
-//! read its words. The *doorbell* is an eventfd. None has a name that another process could open; only a
-//! process that may trace the nodes (the same user, or root) reaches them, through `/proc`. Messages
-//! therefore need neither authentication nor encryption: nothing leaves the machine, and a process that could
-//! read a board could read the nodes' memory itself. For the same reason nothing is lost, duplicated or
-//! reordered.
+//! read its words; at its end they put out-of-line data into their places. The *doorbell* is an eventfd. None
+//! has a name that another process could open; only a process that may trace the nodes (the same user, or
+//! root) reaches them, through `/proc`. Messages therefore need neither authentication nor encryption:
+//! nothing leaves the machine, and a process that could read a board could read the nodes' memory itself. For
+//! the same reason nothing is lost, duplicated or reordered.
 //!
 //! `send` puts a message into its ring at the receiver when there is room, and queues it otherwise. Queues
 //! move on in every poll, and when the receiver rings after taking something out of the ring.
@@ -25,6 +26,7 @@
 mod bell;
 mod board;
 mod frames;
+mod landing;
 mod mapping;
 mod one_sided;
 mod ring;
@@ -41,10 +43,12 @@ use hiroba_base::NodeId;
 use hiroba_base::legs::{self, Leg};
 use hiroba_wire::Payload;
 use rustix::event::epoll;
+use rustix::process::{Resource, getrlimit};
 
 use self::bell::Bells;
 use self::board::{Board, Layout};
 use self::frames::{Frames, WindowCount};
+use self::landing::Landing;
 use self::one_sided::Logs;
 use self::ring::{Consumer, Nonsense, Producer, Taken, fragment_bytes_max};
 use self::silence::Silences;
@@ -90,6 +94,8 @@ pub struct ShmFabric {
     logs: Logs,
     /// The descriptor that callers wait on: readable when the doorbell or the wake event is.
     descriptor: OwnedFd,
+    /// True if the boards are mapped with their landing pools.
+    lands: bool,
     outbound: Vec<Outbound>,
     receiving: Receiving<Inbound>,
     messages_received: AtomicU64,
@@ -106,6 +112,7 @@ struct Outbound {
     queued_bytes: AtomicUsize,
     /// The tail of `sending`'s ring.
     tail: AtomicU64,
+    landing: Landing,
 }
 
 struct Sending {
@@ -162,7 +169,10 @@ impl ShmFabric {
         let ShmFiles { frames, boards, doorbells } = files;
         check_counts(nodes, [&frames, &boards, &doorbells])?;
         let layout = Layout::new(nodes);
-        let boards = boards.into_iter().map(|file| Board::open(file, layout)).collect::<io::Result<Vec<_>>>();
+        // Landing pools would use up the address space that a limit leaves to the program.
+        let lands = getrlimit(Resource::As).current.is_none();
+        let open = |file| Board::open(file, layout, lands);
+        let boards = boards.into_iter().map(open).collect::<io::Result<Vec<_>>>();
         let frames = frames.into_iter().map(Frames::new).collect::<io::Result<Vec<_>>>();
         let wake = WakeEvent::new().map_err(|errno| system("make an eventfd")(errno.into()))?;
         let bells = Bells::new(local, doorbells);
@@ -176,6 +186,7 @@ impl ShmFabric {
             logs: Logs::new(nodes),
             descriptor: descriptor(&bells, &wake)?,
             bells,
+            lands,
             outbound: NodeId::all(nodes).map(|node| Outbound::new(local, node, &layout)).collect(),
             receiving: Receiving::new(Inbound::new(nodes, &layout), wake),
             messages_received: AtomicU64::new(0),
@@ -447,6 +458,7 @@ impl Outbound {
             sending: Mutex::new(Sending { ring, queue: VecDeque::new(), queued_bytes: 0, messages: 0 }),
             queued_bytes: AtomicUsize::new(0),
             tail: AtomicU64::new(0),
+            landing: Landing::default(),
         }
     }
 
@@ -640,7 +652,7 @@ impl Fabric for ShmFabric {
             let sending = outbound.sending();
             statistics.messages_sent += sending.messages;
             statistics.datagrams_sent += sending.ring.frames;
-            statistics.bytes_sent += sending.ring.frame_bytes;
+            statistics.bytes_sent += sending.ring.frame_bytes + outbound.landing.bytes();
         }
         statistics
     }

@@ -2,13 +2,14 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use hiroba_base::NodeId;
 
 use super::ShmFabric;
 use super::ring::Nonsense;
-use crate::traits::OneSided;
+use crate::traits::{LandingPool, OneSided};
 
 /// This node's ends of the logs of announcements, by peer. The counts are ours; the boards only show them.
 #[derive(Debug)]
@@ -108,6 +109,18 @@ impl OneSided for ShmFabric {
 
     fn frames(&self, node: NodeId) -> Option<BorrowedFd<'_>> {
         Some(self.frames.get(node.index())?.file())
+    }
+
+    fn landing(&self) -> Option<Arc<dyn LandingPool>> {
+        self.own_landing()
+    }
+
+    fn land(&self, to: NodeId, offset: u64, bytes: &[u8]) -> bool {
+        self.put_into_landing(to, offset, bytes)
+    }
+
+    fn land_again(&self, to: NodeId, offset: u64, from: u64, bytes: usize) -> bool {
+        self.copy_into_landing(to, offset, from, bytes)
     }
 
     fn publish(&self, slot: NodeId, value: u64) {

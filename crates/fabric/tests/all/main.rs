@@ -3,6 +3,7 @@
 
 mod common;
 mod conformance;
+mod landing;
 mod link;
 mod link_mutants;
 mod shm;

@@ -88,7 +88,7 @@ impl Client {
     fn requests_out_of_line(&self, bytes: usize, times: usize) -> Taken {
         let next = RefCell::new(None);
         let prepare = |_| {
-            let regions = vec![vec![7; bytes]];
+            let regions = vec![vec![7; bytes].into()];
             *next.borrow_mut() = Some(Message { id: 4, regions, ..Message::default() });
         };
         Taken::prepared(times, WARM_UP, prepare, |_| {

@@ -8,7 +8,7 @@
 use hiroba_base::legs::Leg;
 use hiroba_base::legs::timeline::{self, Stamp};
 use hiroba_node::Runtime;
-use hiroba_node::ports::{Call, Disposition, Message, Name, Outcome, Patience, RightToSend};
+use hiroba_node::ports::{Call, Disposition, Message, Name, Outcome, Patience, Region, RightToSend};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::node::{Node, WARM_UP, report};
@@ -171,7 +171,8 @@ fn serve_stamped(runtime: &Runtime, port: Name) {
         let Some(reply) = request.reply else { return };
         let mut message = inline(BYTES);
         if request.id == END {
-            message.regions = vec![log.iter().flat_map(|bits| bits.to_le_bytes()).collect()];
+            let bytes: Vec<u8> = log.iter().flat_map(|bits| bits.to_le_bytes()).collect();
+            message.regions = vec![bytes.into()];
         }
         let to = RightToSend { name: reply.name, disposition: Disposition::MoveSendOnce };
         let call = Call::Send { to, message, patience: Patience::Endless, notify: None };
@@ -195,7 +196,8 @@ fn follow(client: &Client, times: usize) -> (Vec<Vec<Part>>, u64) {
         sent.push((began_ns, answered_ns, timeline::take()));
     }
     let answer = client.ask(Message { id: END, ..inline(BYTES) });
-    let bits = answer.regions.iter().flat_map(|region| region.chunks_exact(STAMP_BYTES));
+    let regions: Vec<Vec<u8>> = answer.regions.iter().map(Region::to_vec).collect();
+    let bits = regions.iter().flat_map(|region| region.chunks_exact(STAMP_BYTES));
     let stamp = |bytes: &[u8]| Stamp::from_bits(u64::from_le_bytes(bytes.try_into().ok()?));
     let received: Vec<Stamp> = bits.filter_map(stamp).collect();
     let messages = sent.iter().skip(WARM_UP).filter_map(|(began_ns, answered_ns, stamps)| {

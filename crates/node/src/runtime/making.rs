@@ -238,6 +238,10 @@ impl Runtime {
             local,
         };
         let service = Service::new(fabric.as_deref(), control.as_ref(), low_latency, &lulls)?;
+        // A node that pages out has no memory to keep for messages.
+        let is_ample = pager.is_none();
+        let one_sided = fabric.as_deref().filter(|_| is_ample).and_then(|fabric| fabric.one_sided());
+        let landing = one_sided.and_then(|one_sided| one_sided.landing());
         let space = Mutex::new(CollectiveSpace::default());
         let runtime = Runtime {
             me,
@@ -260,7 +264,7 @@ impl Runtime {
                 deferred: Deferred::default(),
             },
             allocations: Allocations { heap, space, regions_made: Mutex::new(()) },
-            ports: Ports::new(me, nodes),
+            ports: Ports::new(me, nodes, landing),
             image: ProgramImage::default(),
             threads: Threads::new(),
             team: AtomicU32::new(1),

@@ -11,15 +11,15 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hiroba_base::legs::{self, Leg};
 use hiroba_base::{Instant, NodeId};
-use hiroba_fabric::{Unsent, populate};
+use hiroba_fabric::{LandingPool, Unsent, populate};
 use hiroba_ports::{
-    Call, Config, Disposition, Effect, Engine, Message, Name, Outcome, Patience, PeerError, PortError,
-    Received, RightToSend, Tail, Ticket, service,
+    Bytes, Call, Config, Disposition, Effect, Engine, Ground, Landing, Message, Name, Outcome, Patience,
+    PeerError, PortError, Received, Region, RightToSend, Tail, Ticket, service,
 };
 use hiroba_protocol::{Synchronisation, Waiter};
 use hiroba_trace::Event;
@@ -65,11 +65,29 @@ struct Desk {
     /// Calls that have ended before their threads began to wait.
     results: FxHashMap<Ticket, Result<Outcome, PortError>>,
     /// Regions of messages that failing calls did not take. Their calls end next.
-    returned: FxHashMap<Ticket, Vec<Vec<u8>>>,
+    returned: FxHashMap<Ticket, Vec<Region>>,
     /// Outgoing packets that wait, at most a window of each flow.
     outbox: BTreeMap<NodeId, VecDeque<Packet>>,
     /// Incoming packets that wait for their sender's publications.
     inbox: BTreeMap<NodeId, VecDeque<Vec<u8>>>,
+}
+
+/// The landing pool as the engine uses it.
+#[derive(Debug)]
+struct LandingGround(Arc<dyn LandingPool>);
+
+impl Ground for LandingGround {
+    fn bytes(&self) -> u64 {
+        self.0.bytes() as u64
+    }
+
+    fn address(&self, offset: u64) -> *mut u8 {
+        self.0.address(offset as usize)
+    }
+
+    fn append_to(&self, offset: u64, bytes: usize, into: &mut Vec<u8>) {
+        self.0.append_to(offset as usize, bytes, into);
+    }
 }
 
 struct Packet {
@@ -79,9 +97,14 @@ struct Packet {
 }
 
 impl Ports {
-    pub(crate) fn new(me: NodeId, nodes: u16) -> Ports {
+    /// Opens the ports of a node. Other nodes put long data into its landing pool, if it has one.
+    pub(crate) fn new(me: NodeId, nodes: u16, landing: Option<Arc<dyn LandingPool>>) -> Ports {
+        let mut engine = Engine::new(me, nodes, Config { make_ready: populate, ..Config::default() });
+        if let Some(pool) = landing {
+            engine.land_on(Arc::new(LandingGround(pool)));
+        }
         let desk = Desk {
-            engine: Engine::new(me, nodes, Config { make_ready: populate, ..Config::default() }),
+            engine,
             next_ticket: 1,
             waiting: FxHashMap::default(),
             results: FxHashMap::default(),
@@ -150,7 +173,7 @@ impl Runtime {
         &self,
         name: &'static str,
         mut call: Call,
-        regions: &mut Vec<Vec<u8>>,
+        regions: &mut Vec<Region>,
     ) -> Result<Outcome, PortError> {
         self.tell_destination(name, &mut call);
         self.trace_post(&mut call);
@@ -166,7 +189,7 @@ impl Runtime {
         &self,
         name: &'static str,
         call: Call,
-        regions: &mut Vec<Vec<u8>>,
+        regions: &mut Vec<Region>,
     ) -> Result<Outcome, PortError> {
         legs::end(Leg::Publish);
         let patience = patience_of(&call);
@@ -413,6 +436,7 @@ impl Runtime {
                         self.send_packet(to, &bytes, tail.as_ref());
                     }
                 }
+                Effect::Land(landing) => self.land(&landing),
                 Effect::Returned { ticket, regions } => _ = desk.returned.insert(ticket, regions),
                 Effect::Complete { ticket, result } => {
                     let Some(waiter) = desk.waiting.remove(&ticket) else {
@@ -427,6 +451,21 @@ impl Runtime {
             }
         }
         has_answered
+    }
+
+    /// Puts a region into the receiver's landing pool.
+    fn land(&self, Landing { to, offset, region }: &Landing) {
+        legs::end(Leg::Host);
+        let done = self.fabric().one_sided().is_some_and(|one_sided| match region.bytes() {
+            Bytes::Own(bytes) => one_sided.land(*to, *offset, bytes),
+            Bytes::Landed { offset: from, bytes } => one_sided.land_again(*to, *offset, from, bytes),
+        });
+        if !done {
+            self.fatal(&format!(
+                "expected a place in the landing pool of node {to}, got the offset {offset}"
+            ));
+        }
+        legs::end(Leg::Send);
     }
 
     fn send_packet(&self, to: NodeId, bytes: &[u8], tail: Option<&Tail>) {

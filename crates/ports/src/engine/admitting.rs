@@ -11,6 +11,8 @@ use crate::body::{HeldRight, Inline, Owed, Parcel, Parked, Source};
 use crate::error::PeerError;
 use crate::id::PortId;
 use crate::known::Place;
+use crate::landing::{Extent, places};
+use crate::region::Region;
 use crate::wire::{FlowKey, Head, LOST_MAX, Load, Packet, RightOnWire};
 
 use super::Engine;
@@ -29,17 +31,23 @@ impl Asked {
         self.flow.origin(self.from).map_or(Source::Once, |origin| Source::Flow(origin, self.number))
     }
 
-    pub(super) fn parked(&self, bytes: Option<u64>) -> Parked {
+    pub(super) fn parked(&self, bytes: Option<u64>, landing_bytes: u64) -> Parked {
         let Asked { from, flow, number, .. } = *self;
-        Parked { from, flow, number, bytes }
+        Parked { from, flow, number, bytes, landing_bytes }
     }
 }
+
+/// A long message of another node: its sender, flow and number.
+pub(super) type Key = (NodeId, FlowKey, u64);
 
 /// Long messages of other nodes, for which memory is reserved.
 #[derive(Debug, Default)]
 pub(crate) struct LongMessages {
     /// Those that are arriving, by sender, flow and number.
-    pub(crate) incoming: BTreeMap<(NodeId, FlowKey, u64), Incoming>,
+    pub(crate) incoming: BTreeMap<Key, Incoming>,
+    /// Places in the landing pool for messages that are not awaited any more. Their senders may still write
+    /// there, until they say that they have, or will not, or are heard to have died.
+    pub(super) given_up: BTreeMap<Key, Extent>,
     /// The number of bytes reserved for them and for others that are in queues.
     pub(super) memory_used: u64,
     /// Ports at which a message waits for memory, in the order in which they began to wait.
@@ -50,18 +58,31 @@ pub(crate) struct LongMessages {
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) source: Source,
+    /// The number of bytes of its data that come in pieces.
     pub(super) bytes: u64,
+    /// The place for its regions in the landing pool, until its head has come.
+    pub(super) landing: Option<Extent>,
     /// The number of bytes of memory that are reserved for it.
     pub(super) reserved_bytes: u64,
     pub(super) came: u64,
     pub(crate) parcel: Option<Parcel>,
-    /// The lengths of its parts: inline data first, then regions.
+    /// The lengths of its parts that come in pieces: inline data first, then regions.
     parts: Vec<u64>,
 }
 
-/// Returns a region that is arriving, of which no piece is on its way out yet.
-fn own(region: &mut Arc<Vec<u8>>) -> &mut Vec<u8> {
-    Arc::get_mut(region).expect("what is coming is nobody else's")
+/// The data of a message whose head has come.
+enum Data {
+    /// None will come.
+    None,
+    /// They come in pieces.
+    InPieces,
+    /// Its regions are in the landing pool.
+    Landed(Arc<Extent>),
+}
+
+/// Returns the memory of a region that is arriving, of which no piece is on its way out yet.
+fn own(region: &mut Arc<Region>) -> &mut Vec<u8> {
+    Arc::get_mut(region).and_then(Region::own_mut).expect("what is coming is nobody else's")
 }
 
 fn unexpected(from: NodeId, expected: &'static str) -> PeerError {
@@ -82,7 +103,7 @@ impl Engine {
             self.send(from, Packet::Denied { flow: asked.flow, number: asked.number });
             return Err(unexpected(from, "a long message to be asked memory for"));
         }
-        if matches!(load, Load::Bytes(bytes) if bytes > self.config.message_bytes_max) {
+        if matches!(load, Load::Bytes { bytes, .. } if bytes > self.config.message_bytes_max) {
             self.send(from, Packet::Denied { flow: asked.flow, number: asked.number });
             return Err(unexpected(from, "a message no longer than the job's limit"));
         }
@@ -117,7 +138,7 @@ impl Engine {
         }
         match load {
             Load::Whole { head, released, data } => self.take_small(asked, head, released, data),
-            Load::Bytes(bytes) => self.take_long(asked, bytes),
+            Load::Bytes { bytes, landing_bytes } => self.take_long(asked, bytes, landing_bytes),
         }
         Ok(())
     }
@@ -158,14 +179,14 @@ impl Engine {
         let (flow, number) = (asked.flow, asked.number);
         if !self.is_in_turn(&asked) {
             head.rights.into_iter().for_each(|right| self.refuse_right(right));
-            self.park(asked.parked(None));
+            self.park(asked.parked(None, 0));
             self.let_wait(from, flow, number);
             return;
         }
         self.count_in(&asked);
         let lengths = head.region_bytes.clone();
         let (inline, mut rest) = data.split_at(head.inline_bytes as usize);
-        let mut parcel = self.unpack(from, head, released, true);
+        let mut parcel = self.unpack(from, head, released, Data::InPieces);
         parcel.inline.own().extend_from_slice(inline);
         for (region, bytes) in parcel.regions.iter_mut().zip(lengths) {
             let (bytes, behind) = rest.split_at(bytes as usize);
@@ -177,9 +198,9 @@ impl Engine {
         self.todo.rooms.insert(port);
     }
 
-    fn take_long(&mut self, asked: Asked, bytes: u64) {
+    fn take_long(&mut self, asked: Asked, bytes: u64, landing_bytes: u64) {
         let Asked { from, flow, number, .. } = asked;
-        let parked = asked.parked(Some(bytes));
+        let parked = asked.parked(Some(bytes), landing_bytes);
         let Some(body) = self.body(flow.port()) else { return };
         body.promised.remove(&(from, flow));
         let is_ahead = |other: &Parked| (other.from, other.flow) == (from, flow) && other.number < number;
@@ -289,7 +310,7 @@ impl Engine {
     }
 
     fn permit(&mut self, parked: Parked, bytes: u64) {
-        let Parked { from, flow, number, .. } = parked;
+        let Parked { from, flow, number, landing_bytes, .. } = parked;
         let asked = Asked { from, flow, number, hop: 0 };
         // Relayed messages come by another link than their origin's next ones, which wait until all relayed
         // ones have come.
@@ -303,10 +324,27 @@ impl Engine {
         }
         let reserved_bytes = parked.bytes_to_reserve(self.me);
         self.long.memory_used += reserved_bytes;
-        let (source, parts) = (asked.source(), Vec::new());
-        let incoming = Incoming { source, bytes, reserved_bytes, came: 0, parcel: None, parts };
+        let (source, parts, extent) = (asked.source(), Vec::new(), self.place_to_land(landing_bytes));
+        let landing = extent.as_ref().map(Extent::start);
+        let incoming =
+            Incoming { source, bytes, landing: extent, reserved_bytes, came: 0, parcel: None, parts };
         self.long.incoming.insert((from, flow, number), incoming);
-        self.send(from, Packet::Permit { flow, number });
+        self.send(from, Packet::Permit { flow, number, landing });
+    }
+
+    /// Takes a place in the landing pool, if this node has one with that much room.
+    fn place_to_land(&self, bytes: u64) -> Option<Extent> {
+        let is_good = bytes > 0 && bytes <= self.config.landing_bytes_max;
+        self.pool.as_ref().filter(|_| is_good)?.take(bytes)
+    }
+
+    /// Handles that a node does not write to a place that was permitted to it.
+    pub(super) fn gave_up(&mut self, key: Key) {
+        self.long.given_up.remove(&key);
+        // The word of the port's death may not have come yet, which ends the message here.
+        if let Some(incoming) = self.long.incoming.get_mut(&key) {
+            incoming.landing = None;
+        }
     }
 
     /// Frees memory. The port that has waited longest for it comes first, but only after the call that has
@@ -326,31 +364,40 @@ impl Engine {
 
     pub(super) fn begin_long(
         &mut self,
-        from: NodeId,
-        flow: FlowKey,
-        number: u64,
+        key: Key,
+        landed: bool,
         head: Head,
         released: &[u8],
     ) -> Result<(), PeerError> {
-        let key = (from, flow, number);
-        let expected = match self.long.incoming.get(&key) {
+        let from = key.0;
+        // What the sender had to write to the landing pool is written.
+        self.long.given_up.remove(&key);
+        let Some(incoming) = self.long.incoming.get_mut(&key) else {
             // The port has died meanwhile; rights that come for it are given up.
-            None => {
-                let parcel = self.unpack(from, head, released, false);
-                self.todo.parcels.push(parcel);
-                return Ok(());
-            }
-            Some(incoming) if incoming.parcel.is_some() => None,
-            Some(incoming) => Some(incoming.bytes),
+            let parcel = self.unpack(from, head, released, Data::None);
+            self.todo.parcels.push(parcel);
+            return Ok(());
         };
-        if head.data_bytes() != expected {
+        if incoming.parcel.is_some() || head.data_bytes() != Some(incoming.bytes) {
             return Err(unexpected(from, "the head of a message as long as was asked for"));
         }
-        let parts =
-            core::iter::once(u64::from(head.inline_bytes)).chain(head.region_bytes.iter().copied()).collect();
-        let parcel = self.unpack(from, head, released, true);
-        self.ports_are_in(&parcel, flow.port());
+        let (_, landing_bytes) = places(head.region_bytes.iter().copied());
+        let room = incoming.landing.as_ref().map_or(0, Extent::bytes);
+        if landed && landing_bytes > room {
+            return Err(unexpected(from, "regions no longer than their place in the landing pool"));
+        }
+        let inline_bytes = u64::from(head.inline_bytes);
+        let (data, parts) = match incoming.landing.take().filter(|_| landed) {
+            Some(extent) => (Data::Landed(Arc::new(extent)), vec![inline_bytes]),
+            None => {
+                let parts = core::iter::once(inline_bytes).chain(head.region_bytes.iter().copied());
+                (Data::InPieces, parts.collect())
+            }
+        };
+        let parcel = self.unpack(from, head, released, data);
+        self.ports_are_in(&parcel, key.1.port());
         if let Some(incoming) = self.long.incoming.get_mut(&key) {
+            incoming.bytes = parts.iter().sum();
             (incoming.parcel, incoming.parts) = (Some(parcel), parts);
         }
         self.finish_if_complete(key);
@@ -378,7 +425,8 @@ impl Engine {
         *came += bytes;
         let through = *came;
         let places = core::iter::once(parcel.inline.own()).chain(parcel.regions.iter_mut().map(own));
-        for (part, length) in places.zip(parts) {
+        // Regions in the landing pool are no parts, and are not looked at.
+        for (length, part) in parts.iter().zip(places) {
             let whole = *length as usize - part.len();
             let missing = whole.min(piece.bytes());
             if missing > 0 && part.len().is_multiple_of(window) {
@@ -428,16 +476,23 @@ impl Engine {
         }
     }
 
-    /// Makes a message without its data, with room for them if they were requested.
-    fn unpack(&mut self, from: NodeId, head: Head, released: &[u8], has_data: bool) -> Parcel {
+    /// Makes a message without its data, with room for those that come in pieces.
+    fn unpack(&mut self, from: NodeId, head: Head, released: &[u8], data: Data) -> Parcel {
+        let has_data = !matches!(data, Data::None);
         let room = |bytes: u64| Vec::with_capacity(if has_data { bytes as usize } else { 0 });
+        let (places, _) = places(head.region_bytes.iter().copied());
+        let region = |(bytes, place): (u64, u64)| match &data {
+            Data::Landed(extent) if bytes > 0 => Region::landed(extent.clone(), place, bytes as usize),
+            _ => Region::from(room(bytes)),
+        };
+        let regions = head.region_bytes.into_iter().zip(places).map(|part| Arc::new(region(part))).collect();
         let rights: Vec<HeldRight> =
             head.rights.into_iter().map(|right| self.right_arrives(from, right)).collect();
         Parcel {
             id: head.id,
             types: head.types,
             inline: Inline::Own(room(u64::from(head.inline_bytes))),
-            regions: head.region_bytes.into_iter().map(|bytes| Arc::new(room(bytes))).collect(),
+            regions,
             has_reply: head.has_reply,
             rights,
             released: released.to_vec(),

@@ -3,6 +3,7 @@
 use hiroba_base::NodeId;
 
 use crate::body::{HeldRight, Parcel};
+use crate::error::PeerError;
 use crate::id::PortId;
 use crate::known::{Item, Orphan, Place, Stage, Way};
 use crate::wire::{Answered, FlowKey, Packet};
@@ -170,12 +171,38 @@ impl Engine {
         }
     }
 
-    pub(super) fn permitted(&mut self, from: NodeId, key: FlowKey, number: u64) {
-        let Some((_, item)) = self.find(from, key, number) else { return };
-        if item.stage == Stage::Requested(from) {
-            item.stage = Stage::Permitted { at: from, begun: false, sent: 0, came: 0 };
-            self.told_to_go_on(key);
+    /// Handles that memory for a message is reserved. The port may have died meanwhile, and the message with
+    /// it: then its place in the landing pool goes back.
+    pub(super) fn permitted(
+        &mut self,
+        from: NodeId,
+        key: FlowKey,
+        number: u64,
+        landing: Option<u64>,
+    ) -> Result<(), PeerError> {
+        let asked = self.find(from, key, number).filter(|(_, item)| item.stage == Stage::Requested(from));
+        let Some((at, item)) = asked else {
+            if landing.is_some() {
+                self.send(from, Packet::GaveUp { flow: key, number });
+            }
+            return Ok(());
+        };
+        let parcel = item.parcel.take();
+        let wanted = parcel.as_ref().map_or(0, |parcel| self.bytes_to_land(parcel));
+        let item = self.item_at(key, at);
+        item.parcel = parcel;
+        if let Some(offset) = landing {
+            let length = self.pool.as_ref().map_or(0, |pool| pool.bytes());
+            let is_inside = offset <= length && wanted <= length - offset;
+            if wanted == 0 || !is_inside {
+                let expected = "a place inside its landing pool, for regions that shall go there";
+                return Err(PeerError::Unexpected { expected, from: from.0 });
+            }
         }
+        let item = self.item_at(key, at);
+        item.stage = Stage::Permitted { at: from, landing, begun: false, sent: 0, came: 0 };
+        self.told_to_go_on(key);
+        Ok(())
     }
 
     pub(super) fn more(&mut self, from: NodeId, key: FlowKey, number: u64, through: u64) {

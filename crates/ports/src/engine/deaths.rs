@@ -65,6 +65,8 @@ impl Engine {
         for port in self.ports_in_order() {
             self.port_before_death(port, node);
         }
+        // It does not write any more.
+        self.long.given_up.retain(|(from, _, _), _| *from != node);
         let survivors = self.survivors();
         for (port, origin, number) in &survivors {
             self.tell_all_nodes(Packet::Survives { port: *port, origin: *origin, number: *number });
@@ -455,11 +457,15 @@ impl Engine {
         let count = self.flows.get(&key).map_or(0, |flow| flow.items.len());
         for at in 0..count {
             let Some(item) = self.flows.get_mut(&key).and_then(|flow| flow.items.get_mut(at)) else { return };
-            let stage = core::mem::replace(&mut item.stage, Stage::Unsent);
+            let (number, stage) = (item.number, core::mem::replace(&mut item.stage, Stage::Unsent));
             match stage {
                 Stage::Requested(asked) if !item.ways.is_empty() => {
                     let (parcel, ways) = (item.parcel.take(), core::mem::take(&mut item.ways));
-                    self.orphans.push(Orphan { asked, flow: key, number: item.number, parcel, ways });
+                    self.orphans.push(Orphan { asked, flow: key, number, parcel, ways });
+                }
+                Stage::Permitted { at: permitted_by, landing: Some(_), begun: false, .. } => {
+                    self.send(permitted_by, Packet::GaveUp { flow: key, number });
+                    self.lose_item(key, at, stage);
                 }
                 stage => self.lose_item(key, at, stage),
             }

@@ -593,6 +593,9 @@ impl Engine {
         for key in late.drain(..) {
             let incoming = self.long.incoming.remove(&key).expect("it was found");
             self.release_memory(incoming.reserved_bytes);
+            // Its sender may be writing there, if it lives.
+            let landing = incoming.landing.filter(|_| !self.is_gone(key.0));
+            self.long.given_up.extend(landing.map(|extent| (key, extent)));
             self.todo.parcels.extend(incoming.parcel);
         }
         self.fail_blocked(port, PortError::DeadDestination);

@@ -4,12 +4,14 @@ use core::ops::Range;
 use std::sync::Arc;
 
 use crate::body::{HeldRight, Inline, Owed, Parcel, Source};
-use crate::effect::{Outcome, Patience, Tail};
+use crate::effect::{Effect, Landing, Outcome, Patience, Tail};
 use crate::error::PortError;
 use crate::id::{Name, Once, PortId, Ticket};
 use crate::known::{Blocked, Flow, Item, Place, Stage, Then, Way};
+use crate::landing::places;
 use crate::message::{Disposition, Message, RightToSend};
 use crate::names::Entry;
+use crate::region::Region;
 use crate::wire::{FlowKey, Head, ITEMS_MAX, Load, Packet, RELEASED_BYTES_MAX};
 
 use super::Engine;
@@ -278,7 +280,7 @@ impl Engine {
             }
             if !self.is_in_turn(&asked) {
                 self.flows.get_mut(&key).expect("the flow is looked at").waiting = true;
-                self.park(asked.parked(None));
+                self.park(asked.parked(None, 0));
                 return;
             }
             self.count_in(&asked);
@@ -314,7 +316,8 @@ impl Engine {
         let mut parcel = item.parcel.take().expect("a message that was not sent is here");
         let mut granted = None;
         if self.is_long(&parcel) {
-            let load = Load::Bytes(parcel.data_bytes());
+            let (bytes, landing_bytes) = (parcel.data_bytes(), self.bytes_to_land(&parcel));
+            let load = Load::Bytes { bytes, landing_bytes };
             self.send(to, Packet::Request { flow: key, number, hop, load });
         } else {
             let (head, ways) = self.head_of(&mut parcel, to);
@@ -324,7 +327,7 @@ impl Engine {
             let sent = self.send_encoded(to, request, None, parcel.owes(to), |envelope| {
                 let mut encoded = envelope.encode_before_data(bytes, bytes);
                 encoded.extend_from_slice(&parcel.inline);
-                parcel.regions.iter().for_each(|region| encoded.extend_from_slice(region));
+                parcel.regions.iter().for_each(|region| region.append_to(&mut encoded));
                 encoded
             });
             if let Packet::Request { load: Load::Whole { head, .. }, .. } = sent {
@@ -364,15 +367,19 @@ impl Engine {
     fn send_pieces(&mut self, key: FlowKey, at: usize) -> bool {
         let window = (self.config.piece_bytes * self.config.window_pieces) as u64;
         let item = self.item_at(key, at);
-        let Stage::Permitted { at: to, begun, mut sent, came } = item.stage else { return false };
+        let Stage::Permitted { at: to, landing, begun, mut sent, came } = item.stage else { return false };
         let number = item.number;
         if !begun {
             let mut parcel = item.parcel.take().expect("a message that is being sent is here");
             // A port must not be sent to a node that has died.
             let can_go = self.ports_can_leave(&parcel) && !self.is_gone(to);
             if can_go {
+                if let Some(start) = landing {
+                    self.land(&parcel, to, start);
+                }
                 let (head, ways) = self.head_of(&mut parcel, to);
-                let begin = Packet::Begin { flow: key, number, head, released: &parcel.released };
+                let landed = landing.is_some();
+                let begin = Packet::Begin { flow: key, number, landed, head, released: &parcel.released };
                 let sent = self.send_encoded(to, begin, None, parcel.owes(to), |envelope| envelope.encode());
                 if let Packet::Begin { head, .. } = sent {
                     parcel.types = head.types;
@@ -386,13 +393,22 @@ impl Engine {
         }
         let item = self.item_at(key, at);
         let mut parcel = item.parcel.take().expect("a message that is being sent is here");
-        let total = parcel.data_bytes();
+        let total = match landing {
+            Some(_) => parcel.inline.len() as u64,
+            None => parcel.data_bytes(),
+        };
         while sent < total && sent < came + window {
             let (region, range) = piece(&parcel, sent, self.config.piece_bytes);
             let (offset, bytes) = (sent, range.len() as u64);
             let region = match region {
                 None => parcel.inline.share(),
-                Some(region) => parcel.regions[region].clone(),
+                Some(region) => {
+                    let region = &mut parcel.regions[region];
+                    if region.own().is_none() {
+                        *region = Arc::new(Region::from(region.to_vec()));
+                    }
+                    region.clone()
+                }
             };
             let data = Packet::Data { flow: key, number, offset, bytes: &[] };
             self.send_with_tail(to, data, Tail { region, range });
@@ -400,8 +416,28 @@ impl Engine {
         }
         let item = self.item_at(key, at);
         item.parcel = Some(parcel);
-        item.stage = Stage::Permitted { at: to, begun: true, sent, came };
+        item.stage = Stage::Permitted { at: to, landing, begun: true, sent, came };
         sent == total
+    }
+
+    /// Returns the bytes of the receiver's landing pool that a message's regions would take, or 0 if they are
+    /// to go in pieces.
+    pub(super) fn bytes_to_land(&self, parcel: &Parcel) -> u64 {
+        let bytes: u64 = parcel.regions.iter().map(|region| region.len() as u64).sum();
+        if self.pool.is_none() || bytes == 0 || bytes < self.config.landing_bytes_min {
+            return 0;
+        }
+        let (_, bytes) = places(parcel.regions.iter().map(|region| region.len() as u64));
+        if bytes <= self.config.landing_bytes_max { bytes } else { 0 }
+    }
+
+    /// Puts a message's regions into the receiver's landing pool, from `start` on.
+    fn land(&mut self, parcel: &Parcel, to: NodeId, start: u64) {
+        let (places, _) = places(parcel.regions.iter().map(|region| region.len() as u64));
+        let regions = parcel.regions.iter().zip(places).filter(|(region, _)| !region.is_empty());
+        let landings =
+            regions.map(|(region, place)| Landing { to, offset: start + place, region: region.clone() });
+        self.effects.extend(landings.map(Effect::Land));
     }
 
     /// Delivers the one message of a send-once right whose port has come to this node meanwhile.
@@ -486,7 +522,8 @@ impl Engine {
                 .iter()
                 .any(|parked| parked.from == me && parked.flow == key && parked.bytes.is_none())
         {
-            body.parked.push_back(crate::body::Parked { from: me, flow: key, number: 0, bytes: None });
+            let (number, bytes, landing_bytes) = (0, None, 0);
+            body.parked.push_back(crate::body::Parked { from: me, flow: key, number, bytes, landing_bytes });
         }
         self.todo.rooms.insert(port);
     }

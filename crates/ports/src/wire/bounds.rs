@@ -4,6 +4,7 @@ use hiroba_base::NodeId;
 use hiroba_wire::WireError;
 
 use crate::id::{Once, PortId};
+use crate::landing::{PLACE_BYTES, UNIT_BYTES};
 
 use super::{
     BodyOnWire, Envelope, FlowKey, Head, ITEMS_MAX, JOURNEYS_MAX, LOST_MAX, Load, OnceOnWire, Packet,
@@ -47,7 +48,11 @@ impl Bounds {
             Packet::Request { flow, number, load, .. } => {
                 self.flow(*flow, *number)?;
                 match load {
-                    Load::Bytes(_) => Ok(()),
+                    Load::Bytes { bytes, landing_bytes } => {
+                        let most = bytes.saturating_add(ITEMS_MAX as u64 * PLACE_BYTES);
+                        let good = *landing_bytes <= most;
+                        within("bytes to land", "hardly more than the message's", *landing_bytes, good)
+                    }
                     Load::Whole { head, released, data } => {
                         self.head(head, released)?;
                         let good = head.data_bytes() == Some(data.len() as u64);
@@ -59,11 +64,16 @@ impl Bounds {
                 self.flow(*flow, *number)?;
                 self.number(*moves)
             }
-            Packet::Permit { flow, number }
+            Packet::Permit { flow, number, landing } => {
+                let good = landing.is_none_or(|at| at.is_multiple_of(UNIT_BYTES));
+                within("place to land", "the beginning of a unit", landing.unwrap_or(0), good)?;
+                self.flow(*flow, *number)
+            }
+            Packet::GaveUp { flow, number }
             | Packet::Data { flow, number, .. }
             | Packet::More { flow, number, .. }
             | Packet::Denied { flow, number } => self.flow(*flow, *number),
-            Packet::Begin { flow, number, head, released } => {
+            Packet::Begin { flow, number, head, released, .. } => {
                 self.flow(*flow, *number)?;
                 self.head(head, released)
             }

@@ -4,8 +4,10 @@
 mod corpus;
 mod directory;
 mod found;
+mod landing;
 mod model;
 mod mutants;
+mod pools;
 mod protocol;
 mod random;
 mod scale;

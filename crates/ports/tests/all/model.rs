@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hiroba_base::NodeId;
-use hiroba_ports::{Disposition, Message, Name, PortId, Received, RightKind, RightToSend, notification};
+use hiroba_ports::{
+    Disposition, Message, Name, PortId, Received, Region, RightKind, RightToSend, notification,
+};
 
 use crate::directory::Directory;
 use crate::simulator::{Cluster, Losses, bytes_type};
@@ -147,7 +149,7 @@ impl Model {
         self.next_id += 1;
         let inline = pattern(id, 0, shape.inline);
         let regions =
-            shape.regions.iter().enumerate().map(|(at, bytes)| pattern(id, at + 1, *bytes)).collect();
+            shape.regions.iter().enumerate().map(|(at, bytes)| pattern(id, at + 1, *bytes).into()).collect();
         Message { id, types: bytes_type(&inline), inline, regions, rights, ..Message::default() }
     }
 
@@ -318,7 +320,7 @@ impl Model {
         let (kind, port) = self.take(node, to)?;
         let rights =
             message.rights.iter().map(|right| self.take(node, *right)).collect::<Result<Vec<_>, _>>()?;
-        let regions = message.regions.iter().map(Vec::len).collect();
+        let regions = message.regions.iter().map(Region::len).collect();
         let shape = Shape { inline: message.inline.len(), regions };
         let by_once = kind == RightKind::SendOnce;
         self.messages

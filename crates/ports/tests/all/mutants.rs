@@ -6,13 +6,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use hiroba_base::NodeId;
 use hiroba_ports::wire::{Acceptance, Envelope, FlowKey, Head, Load, OnceOnWire, Packet, RightOnWire, Word};
-use hiroba_ports::{Call, Config, Disposition, Message, Outcome, Patience, notification, right, service};
+use hiroba_ports::{
+    Call, Config, Disposition, Message, Outcome, Patience, UNIT_BYTES, notification, right, service,
+};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
 use crate::found::{DEAD_ORIGIN_SEED, LOSS_SEED, a_loss_between_relayed_messages, a_loss_of_a_dead_origin};
-use crate::random::{ops, run, tight};
-use crate::simulator::{Cluster, Mutation, bytes_message, send};
+use crate::random::{landing, ops, run, tight};
+use crate::simulator::{Cluster, Lands, Mutation, bytes_message, send};
 
 /// The treatment of a packet.
 enum Fate {
@@ -253,13 +255,22 @@ const MUTANTS: &[(&str, bool, Wrong)] = &[
 const PROGRAMS: usize = 2500;
 
 fn is_killed(wrong: Wrong, deaths: bool) -> Option<usize> {
+    is_killed_in(tight, deaths, || Box::new(Mutant(wrong)))
+}
+
+/// Returns the number of programs that a planted bug survives.
+fn is_killed_in(
+    config: fn(usize) -> Config,
+    deaths: bool,
+    mutation: impl Fn() -> Box<dyn Mutation>,
+) -> Option<usize> {
     let mut runner = TestRunner::deterministic();
     let strategy = ops(deaths);
     (0..PROGRAMS).find(|at| {
         let program = strategy.new_tree(&mut runner).expect("a program").current();
         let nodes = 3 + (*at % 3) as u16;
         let ran = catch_unwind(AssertUnwindSafe(|| {
-            run(nodes, tight(2 + at / 2 % 2 * 4), *at as u64, &program, Box::new(Mutant(wrong)))
+            run(nodes, config(2 + at / 2 % 2 * 4), *at as u64, &program, mutation())
         }));
         !matches!(ran, Ok(Ok(())))
     })
@@ -278,6 +289,74 @@ fn every_planted_bug_is_noticed() {
     assert!(survived.is_empty(), "not noticed: {survived:?}");
 }
 
+/// Bugs of messages whose regions go to landing pools.
+const OF_LANDING: &[(&str, Wrong)] = &[
+    ("who gives a place up does not say so", |packet, _| lost_if(matches!(packet, Packet::GaveUp { .. }))),
+    ("another place is named", |packet, _| {
+        if let Packet::Permit { landing: Some(start), .. } = packet {
+            *start = if *start == 0 { UNIT_BYTES } else { 0 };
+        }
+        Fate::Sent
+    }),
+    ("a place is named outside the pool", |packet, _| {
+        if let Packet::Permit { landing: Some(start), .. } = packet {
+            *start += 1 << 40;
+        }
+        Fate::Sent
+    }),
+    ("a place is named that nobody asked for", |packet, _| {
+        if let Packet::Permit { landing, .. } = packet {
+            *landing = Some(0);
+        }
+        Fate::Sent
+    }),
+    ("what is in its place is said to come in pieces", |packet, _| {
+        if let Packet::Begin { landed, .. } = packet {
+            *landed = false;
+        }
+        Fate::Sent
+    }),
+    ("what comes in pieces is said to be in its place", |packet, _| {
+        if let Packet::Begin { landed, .. } = packet {
+            *landed = true;
+        }
+        Fate::Sent
+    }),
+    ("regions are said to lie elsewhere in their place", |packet, _| {
+        if let Packet::Begin { landed: true, head, .. } = packet
+            && head.region_bytes.len() > 1
+        {
+            head.region_bytes.rotate_left(1);
+        }
+        Fate::Sent
+    }),
+];
+
+/// Regions reach their place at another time than their sender says.
+struct Landed(Lands);
+
+impl Mutation for Landed {
+    fn on_land(&mut self) -> Lands {
+        self.0
+    }
+}
+
+#[test]
+fn every_planted_bug_of_landing_is_noticed() {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let killed = |(name, wrong): &(&'static str, Wrong)| {
+        (*name, is_killed_in(landing, false, || Box::new(Mutant(*wrong))))
+    };
+    let late = |(name, lands)| (name, is_killed_in(landing, false, || Box::new(Landed(lands))));
+    let times = [("regions never come", Lands::Never), ("regions come after their message", Lands::Late)];
+    let killed: Vec<_> = OF_LANDING.iter().map(killed).chain(times.map(late)).collect();
+    std::panic::set_hook(hook);
+    println!("programs that each bug survives: {killed:?}");
+    let survived: Vec<_> = killed.iter().filter(|(_, programs)| programs.is_none()).collect();
+    assert!(survived.is_empty(), "not noticed: {survived:?}");
+}
+
 #[test]
 fn without_a_bug_the_same_programs_run() {
     for deaths in [false, true] {
@@ -286,9 +365,11 @@ fn without_a_bug_the_same_programs_run() {
         for at in 0..PROGRAMS / 3 {
             let program = strategy.new_tree(&mut runner).expect("a program").current();
             let nodes = 3 + (at % 3) as u16;
-            let config = tight(2 + at / 2 % 2 * 4);
-            let ran = run(nodes, config, at as u64, &program, Box::new(Mutant(|_, _| Fate::Sent)));
-            assert_eq!(ran, Ok(()), "program {at}, deaths: {deaths}");
+            for config in [tight, landing] {
+                let config = config(2 + at / 2 % 2 * 4);
+                let ran = run(nodes, config, at as u64, &program, Box::new(Mutant(|_, _| Fate::Sent)));
+                assert_eq!(ran, Ok(()), "program {at}, deaths: {deaths}");
+            }
         }
     }
 }

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 
 use hiroba_base::{Instant, NodeId, RngExt};
 use hiroba_ports::wire::{Envelope, FlowKey, Head, Load, Packet, Word};
-use hiroba_ports::{Call, Config, Disposition, Message, Name, Outcome, Patience, RightToSend, Ticket};
+use hiroba_ports::{
+    Call, Config, Disposition, Message, Name, Outcome, Patience, Region, RightToSend, Ticket,
+};
 
 use crate::simulator::{Cluster, bytes_message, copy_send, send};
 
@@ -40,7 +42,7 @@ fn a_long_message_is_permitted_once() {
     for pages in [1, 8, 9, 16, 17, 24, 25, 100] {
         let config = Config { piece_bytes: 4096, ride_bytes: 1024, ..Config::default() };
         let (mut cluster, port, name) = pair(config);
-        let message = Message { regions: vec![vec![7; pages * 4096]], ..Message::default() };
+        let message = Message { regions: vec![vec![7; pages * 4096].into()], ..Message::default() };
         cluster.now(0, send(name, message, Patience::None)).expect("there is room");
         cluster.settle();
         assert_eq!(cluster.receive(1, port).regions, [vec![7; pages * 4096]]);
@@ -61,9 +63,9 @@ fn long_messages_of_all_lengths_come_whole() {
         for (edge, more) in edges.into_iter().flat_map(|edge| (0..3).map(move |more| (edge, more))) {
             let bytes: Vec<u8> = (0..(edge + more).saturating_sub(1)).map(|at| at as u8 ^ 0x5a).collect();
             let (first, second) = bytes.split_at(bytes.len() / 3);
-            let regions = vec![first.to_vec(), Vec::new(), second.to_vec()];
+            let regions = vec![first.to_vec().into(), Region::default(), second.to_vec().into()];
             for message in [
-                Message { regions: vec![bytes.clone()], ..Message::default() },
+                Message { regions: vec![bytes.clone().into()], ..Message::default() },
                 Message { regions, ..bytes_message(&bytes) },
             ] {
                 cluster.now(0, send(name, message.clone(), Patience::None)).expect("there is room");
@@ -96,8 +98,9 @@ fn pieces_whose_lengths_lie_are_refused_and_take_no_memory() {
         rights: Vec::new(),
         sender: NodeId(0),
     };
-    let request = encode(Packet::Request { flow, number, hop: 0, load: Load::Bytes(10) });
-    let begin = encode(Packet::Begin { flow, number, head, released: &[] });
+    let request =
+        encode(Packet::Request { flow, number, hop: 0, load: Load::Bytes { bytes: 10, landing_bytes: 0 } });
+    let begin = encode(Packet::Begin { flow, number, landed: false, head, released: &[] });
     let engine = &mut cluster.engines[1];
     for packet in [request, begin] {
         engine.handle_message(NodeId(0), &packet, Instant::ORIGIN).expect("a message may come");
@@ -141,7 +144,7 @@ fn memory_of_long_messages_is_made_ready_a_window_at_a_time() {
         ..Config::default()
     };
     let (mut cluster, port, name) = pair(config);
-    let regions = vec![vec![7; 1050], vec![8; 50]];
+    let regions: Vec<Region> = vec![vec![7; 1050].into(), vec![8; 50].into()];
     let message = Message { regions: regions.clone(), ..bytes_message(&[1; 401]) };
     cluster.now(0, send(name, message, Patience::None)).expect("there is room");
     cluster.settle();
@@ -195,7 +198,7 @@ fn without_memory_long_messages_wait_and_other_ports_go_on() {
     let (mut cluster, port, name) = pair(config);
     let (other, others) = cluster.share(1, &[0]);
     for _ in 0..3 {
-        let message = Message { regions: vec![vec![1; 900]], ..Message::default() };
+        let message = Message { regions: vec![vec![1; 900].into()], ..Message::default() };
         cluster.now(0, send(name, message, Patience::None)).expect("the sender's copy of the queue has room");
     }
     cluster.settle();
@@ -239,7 +242,8 @@ fn a_forged_right_is_refused() {
     for flow in
         [FlowKey::Own(id), FlowKey::Relay(id, NodeId(2)), FlowKey::RelayOnce(id), FlowKey::Once(id, 99)]
     {
-        let request = Packet::Request { flow, number: 0, hop: 9, load: Load::Bytes(10) };
+        let request =
+            Packet::Request { flow, number: 0, hop: 9, load: Load::Bytes { bytes: 10, landing_bytes: 0 } };
         let bytes = Envelope { word: Word::default(), packet: request }.encode();
         let refused = third.engines[1].handle_message(NodeId(2), &bytes, Instant::ORIGIN);
         assert!(refused.is_err(), "node 2 has no right to {id}");

@@ -3,12 +3,12 @@
 
 use hiroba_base::{NodeId, RngExt};
 use hiroba_ports::{
-    Call, Config, Disposition, Message, Name, Notification, Outcome, Patience, PortError, PortId,
-    RightToSend, Ticket, service,
+    Bytes, Call, Config, Disposition, Message, Name, Notification, Outcome, Patience, PortError, PortId,
+    Region, RightToSend, Ticket, service,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::model::{Held, Model, Shape, owner_of};
 use crate::simulator::{Cluster, Faithful, Mutation, bytes_type};
@@ -64,8 +64,20 @@ pub fn tight(requests_max: usize) -> Config {
         memory_bytes: 900,
         queue_limit: 3,
         requests_max,
+        landing_bytes_min: u64::MAX,
         ..Config::default()
     }
+}
+
+/// The number of units of each node's landing pool. A message takes one.
+const POOL_UNITS: u64 = 4;
+
+/// The maximum number of received messages whose regions a program keeps.
+const KEPT_MAX: usize = 8;
+
+/// Returns the same limits for nodes with landing pools. Some regions are too short for them, some too long.
+pub fn landing(requests_max: usize) -> Config {
+    Config { landing_bytes_min: 80, landing_bytes_max: 448, ..tight(requests_max) }
 }
 
 /// The notifications that programs request.
@@ -89,11 +101,16 @@ pub struct Run {
     pending: BTreeMap<Ticket, (NodeId, Pending)>,
     deaths: bool,
     heard: Vec<(NodeId, NodeId)>,
+    /// Regions that programs have received, with their bytes then.
+    kept: VecDeque<(Vec<Region>, Vec<Vec<u8>>)>,
 }
 
 impl Run {
     pub fn new(nodes: u16, config: Config, seed: u64, deaths: bool, mutation: Box<dyn Mutation>) -> Run {
         let mut cluster = Cluster::with_mutation(nodes, config, seed, mutation);
+        if config.landing_bytes_min < u64::MAX {
+            cluster.open_pools(POOL_UNITS);
+        }
         for owner in 0..nodes {
             let others: Vec<_> = (0..nodes).filter(|other| *other != owner).collect();
             let port = cluster.name(owner, Call::AllocatePort);
@@ -107,7 +124,7 @@ impl Run {
         cluster.completed.clear();
         cluster.watches = true;
         let model = Model::of(&cluster);
-        Run { cluster, model, pending: BTreeMap::new(), deaths, heard: Vec::new() }
+        Run { cluster, model, pending: BTreeMap::new(), deaths, heard: Vec::new(), kept: VecDeque::new() }
     }
 
     pub fn go(&mut self, ops: &[Op]) -> Result<(), String> {
@@ -118,7 +135,21 @@ impl Run {
         self.drain()?;
         self.cluster.check_at_rest()?;
         self.model.compare(&self.cluster)?;
+        self.give_back(0)?;
         self.cluster.check_drained()
+    }
+
+    /// Gives regions back that programs have kept, until they have those of `left` messages. Nobody may have
+    /// changed them.
+    fn give_back(&mut self, left: usize) -> Result<(), String> {
+        while self.kept.len() > left
+            && let Some((regions, bytes)) = self.kept.pop_front()
+        {
+            if regions != bytes {
+                return Err("regions of a received message were changed".to_owned());
+            }
+        }
+        Ok(())
     }
 
     fn node(&self, byte: u8) -> Option<NodeId> {
@@ -346,7 +377,7 @@ impl Run {
     fn follow(&mut self, now: Option<Ticket>) -> Result<(), String> {
         while let Some((node, ticket, result)) = self.cluster.completed.pop_front() {
             let Some((_, pending)) = self.pending.remove(&ticket) else { continue };
-            self.cluster.results.remove(&ticket);
+            let original = self.cluster.results.remove(&ticket);
             let returned = self.cluster.returned.remove(&ticket);
             if let Pending::Send(_, message) = &pending {
                 let regions = Some(message.regions.clone()).filter(|regions| !regions.is_empty());
@@ -386,7 +417,18 @@ impl Run {
                                 self.model.notified(node, port, &received, behind)?;
                             }
                         }
-                        Some(port) => self.model.received(node, port, &received)?,
+                        Some(port) => {
+                            self.model.received(node, port, &received)?;
+                            let is_landed = |region: &Region| matches!(region.bytes(), Bytes::Landed { .. });
+                            if let Some(Ok(Outcome::Received(original))) = original
+                                && original.regions.iter().any(is_landed)
+                            {
+                                let bytes = original.regions.iter().map(Region::to_vec).collect();
+                                self.kept.push_back((original.regions, bytes));
+                                let left = self.cluster.random.random_range(0..KEPT_MAX);
+                                self.give_back(left)?;
+                            }
+                        }
                         None => return Err("a message came by a name that denotes nothing".to_owned()),
                     }
                 }
@@ -493,6 +535,22 @@ proptest! {
     #[test]
     fn nodes_do_as_the_model_says(ops in ops(false), nodes in 2u16..5, out in 1..4usize, seed in any::<u64>()) {
         let done = run(nodes, tight(2 * out), seed, &ops, Box::new(Faithful));
+        prop_assert!(done.is_ok(), "{}", done.unwrap_err());
+    }
+
+    #[test]
+    fn nodes_with_landing_pools_do_as_the_model_says(
+        ops in ops(false), nodes in 2u16..5, out in 1..4usize, seed in any::<u64>()
+    ) {
+        let done = run(nodes, landing(2 * out), seed, &ops, Box::new(Faithful));
+        prop_assert!(done.is_ok(), "{}", done.unwrap_err());
+    }
+
+    #[test]
+    fn deaths_leave_landing_pools_in_order(
+        ops in ops(true), nodes in 3u16..6, out in 1..4usize, seed in any::<u64>()
+    ) {
+        let done = run(nodes, landing(2 * out), seed, &ops, Box::new(Faithful));
         prop_assert!(done.is_ok(), "{}", done.unwrap_err());
     }
 

@@ -69,7 +69,7 @@ fn a_message_must_describe_itself_rightly() {
     let mut message = bytes_message(b"abc");
     message.types[0].count = 4;
     assert_eq!(cluster.now(0, send(name, message, Patience::None)), Err(PortError::InvalidMessage));
-    let long = Message { regions: vec![vec![0; 300 << 20]], ..Message::default() };
+    let long = Message { regions: vec![vec![0; 300 << 20].into()], ..Message::default() };
     let refused = cluster.now(0, send(name, long, Patience::None));
     assert!(matches!(refused, Err(PortError::MessageTooLarge { .. })));
     let rights = vec![right(name, Disposition::MoveSend), right(name, Disposition::MoveSend)];

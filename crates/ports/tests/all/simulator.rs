@@ -6,9 +6,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use hiroba_base::{Instant, NodeId, Prng, RngExt, seeded};
 use hiroba_ports::wire::{Envelope, FlowKey, Head, Load, Packet, RightOnWire};
 use hiroba_ports::{
-    Audit, Call, Config, Disposition, Effect, Engine, Message, Name, Outcome, Patience, PeerError, PortError,
-    PortId, Received, RightToSend, Ticket,
+    Audit, Call, Config, Disposition, Effect, Engine, Landing, Message, Name, Outcome, Patience, PeerError,
+    PortError, PortId, Received, Region, RightToSend, Ticket,
 };
+
+use crate::pools::Pools;
 
 /// The points at which a planted bug may change the messages of engines. The default is no bug.
 pub trait Mutation {
@@ -22,10 +24,24 @@ pub trait Mutation {
         false
     }
 
+    /// Returns how a region reaches the landing pool.
+    fn on_land(&mut self) -> Lands {
+        Lands::Now
+    }
+
     /// Returns true if a node learns of another's death.
     fn hears_of_death(&mut self, _node: NodeId) -> bool {
         true
     }
+}
+
+/// When a region is put into its place in a landing pool.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Lands {
+    Now,
+    /// After the word that it is there has come.
+    Late,
+    Never,
 }
 
 /// What may have been lost with nodes that died. All else must survive.
@@ -71,7 +87,7 @@ pub struct Cluster {
     pub completed: VecDeque<(NodeId, Ticket, Result<Outcome, PortError>)>,
     pub results: BTreeMap<Ticket, Result<Outcome, PortError>>,
     /// Regions of messages that were not taken.
-    pub returned: BTreeMap<Ticket, Vec<Vec<u8>>>,
+    pub returned: BTreeMap<Ticket, Vec<Region>>,
     next_ticket: Ticket,
     pub mutation: Box<dyn Mutation>,
     /// Packets between nodes, by the name of their kind.
@@ -90,6 +106,7 @@ pub struct Cluster {
     pub trace: Vec<String>,
     /// The number of pieces of long messages that have arrived.
     pieces: u64,
+    pools: Pools,
 }
 
 impl Cluster {
@@ -119,7 +136,13 @@ impl Cluster {
             traces: std::env::var_os("HIROBA_PORTS_TRACE").is_some(),
             trace: Vec::new(),
             pieces: 0,
+            pools: Pools::default(),
         }
+    }
+
+    /// Gives each node a landing pool of that many units.
+    pub fn open_pools(&mut self, units: u64) {
+        self.pools = Pools::open(&mut self.engines, units);
     }
 
     /// Begins a call of a thread of a node; the result may come later.
@@ -154,6 +177,7 @@ impl Cluster {
         let node = NodeId(node);
         self.note_losses(node);
         self.dead.insert(node);
+        self.pools.note_death(node);
         // Its messages may still arrive, or not: the link is cut at a random place.
         for to in NodeId::all(self.engines.len() as u16) {
             if let Some(link) = self.links.get_mut(&(node, to)) {
@@ -210,6 +234,7 @@ impl Cluster {
                     assert_ne!(to, node, "a node does not send to itself");
                     self.transmit(node, to, bytes);
                 }
+                Effect::Land(landing) => self.land(node, &landing),
                 Effect::Returned { ticket, regions } => {
                     assert!(self.returned.insert(ticket, regions).is_none(), "a message is returned once");
                 }
@@ -227,6 +252,24 @@ impl Cluster {
         }
     }
 
+    /// Puts a region into its place in the receiver's landing pool.
+    fn land(&mut self, from: NodeId, Landing { to, offset, region }: &Landing) {
+        assert_ne!(*to, from, "a node does not land on itself");
+        *self.packets.entry("landed region").or_default() += 1;
+        // What is written to a dead node's memory is lost with it.
+        if self.dead.contains(to) {
+            return;
+        }
+        match self.mutation.on_land() {
+            Lands::Now => {
+                let done = self.pools.land(from, *to, *offset, &region.to_vec());
+                self.wrong.extend(done.err());
+            }
+            Lands::Late => self.pools.land_late(*to, *offset, region.to_vec()),
+            Lands::Never => {}
+        }
+    }
+
     fn transmit(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>) {
         if self.traces {
             let line = format!("{from} to {to}: {:?}", Envelope::decode(&bytes, self.engines.len() as u16));
@@ -240,6 +283,8 @@ impl Cluster {
             }
             return;
         }
+        let noted = self.pools.note_sent(from, to, &bytes);
+        self.wrong.extend(noted.err());
         for bytes in self.mutation.on_send(from, to, bytes) {
             let overtakes = self.mutation.overtakes(&bytes);
             let link = self.links.entry((from, to)).or_default();
@@ -285,6 +330,9 @@ impl Cluster {
             self.refused.push(format!("node {to} from {from}: {error}"));
         }
         self.carry_out(to);
+        if kind_of(&bytes, self.engines.len() as u16) == "begin" {
+            self.pools.put_late();
+        }
         true
     }
 
@@ -425,6 +473,10 @@ impl Cluster {
                 return Err(format!(
                     "node {node} has messages, threads and bytes of memory that wait: {waiting:?}"
                 ));
+            }
+            let landing = self.engines[node.index()].landing_used_bytes();
+            if landing > 0 {
+                return Err(format!("{landing} bytes of the landing pool of node {node} are nobody's"));
             }
             if !audit.queued.is_empty() || !audit.carried.is_empty() {
                 let left = (&audit.queued, &audit.carried);
@@ -613,6 +665,7 @@ fn kind_of(bytes: &[u8], nodes: u16) -> &'static str {
         Ok(Packet::Ready { .. }) => "ready",
         Ok(Packet::Permit { .. }) => "permit",
         Ok(Packet::Begin { .. }) => "begin",
+        Ok(Packet::GaveUp { .. }) => "gave up",
         Ok(Packet::Data { .. }) => "data",
         Ok(Packet::More { .. }) => "more",
         Ok(Packet::Mourned { .. }) => "mourned",
