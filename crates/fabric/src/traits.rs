@@ -362,8 +362,8 @@ pub trait OneSided: Send + Sync {
     fn published(&self, home: NodeId, slot: NodeId) -> u64;
 }
 
-/// Memory of this node into which other nodes put bytes. It exists as long as this value, also after its fabric
-/// was closed. Other processes may store to it at any time.
+/// Memory of this node into which other nodes put bytes. It exists as long as this value, also after its
+/// fabric was closed. Other processes may store to it at any time.
 pub trait LandingPool: fmt::Debug + Send + Sync {
     /// Returns its length in bytes: the same on all nodes.
     fn bytes(&self) -> usize;
