@@ -1,5 +1,5 @@
-//! Ports in real jobs: the programs of `apps/ports`, and `tests/programs/ports.c`, on several nodes, over
-//! each fabric and a bad network, under each protocol.
+//! Ports in real jobs: the programs of `apps/ports`, and `ports.c` and `regions.c` of `tests/programs`, on
+//! several nodes, over each fabric and a bad network, under each protocol.
 
 use std::path::{Path, PathBuf};
 
@@ -62,6 +62,19 @@ fn a_server_hands_out_rights_and_hears_of_their_end() {
 #[test]
 fn memory_is_handed_over_by_messages() {
     passes_everywhere("apps/ports/handover.c", &["20", "9000"]);
+}
+
+/// On `shm`, node 0 keeps more than its landing pool holds.
+#[test]
+fn regions_come_whole_wherever_they_land() {
+    let (_directory, program) = compiled("tests/programs/regions.c");
+    for nodes in ["1", "2", "4"] {
+        passes(nodes, &["--fabric", "shm"], &program, &["200"]);
+    }
+    passes("3", &["--fabric", "shm", "--protocol", "aurc"], &program, &["30"]);
+    passes("2", &["--fabric", "udp"], &program, &["30"]);
+    passes("3", &["--fabric", "tcp"], &program, &["30"]);
+    passes("4", &BAD_NETWORK, &program, &["6"]);
 }
 
 #[test]
