@@ -138,7 +138,7 @@ impl Engine {
         }
         match load {
             Load::Whole { head, released, data } => self.take_small(asked, head, released, data),
-            Load::Bytes { bytes, landing_bytes } => self.take_long(asked, bytes, landing_bytes),
+            Load::Bytes { bytes, landing_bytes } => return self.take_long(asked, bytes, landing_bytes),
         }
         Ok(())
     }
@@ -198,10 +198,14 @@ impl Engine {
         self.todo.rooms.insert(port);
     }
 
-    fn take_long(&mut self, asked: Asked, bytes: u64, landing_bytes: u64) {
+    fn take_long(&mut self, asked: Asked, bytes: u64, landing_bytes: u64) -> Result<(), PeerError> {
         let Asked { from, flow, number, .. } = asked;
+        // Two permits would reserve memory twice, for one message.
+        if self.long.incoming.contains_key(&(from, flow, number)) {
+            return Err(unexpected(from, "a request that was not permitted yet"));
+        }
         let parked = asked.parked(Some(bytes), landing_bytes);
-        let Some(body) = self.body(flow.port()) else { return };
+        let Some(body) = self.body(flow.port()) else { return Ok(()) };
         body.promised.remove(&(from, flow));
         let is_ahead = |other: &Parked| (other.from, other.flow) == (from, flow) && other.number < number;
         if body.parked.iter().any(is_ahead) {
@@ -211,6 +215,7 @@ impl Engine {
             self.park(parked);
         }
         self.todo.rooms.insert(flow.port());
+        Ok(())
     }
 
     /// Answers that a request's message is not kept for now.

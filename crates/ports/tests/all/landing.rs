@@ -217,6 +217,19 @@ fn places_and_lengths_that_lie_are_refused() {
     assert_eq!(used(&cluster), 0);
 }
 
+/// Whoever asks again after the permit does not get memory twice.
+#[test]
+fn a_message_is_permitted_once() {
+    let (mut cluster, port, _) = pair();
+    let flow = FlowKey::Own(cluster.engines[1].port_behind(port).expect("a port"));
+    assert!(ask(&mut cluster, flow, 0, 300, 320).is_some());
+    let engine = &mut cluster.engines[1];
+    let load = Load::Bytes { bytes: 300, landing_bytes: 320 };
+    let request = encode(Packet::Request { flow, number: 0, hop: 0, load });
+    assert!(engine.handle_message(NODE, &request, Instant::ORIGIN).is_err());
+    assert_eq!((engine.memory_used_bytes(), engine.landing_used_bytes()), (300, UNIT_BYTES));
+}
+
 /// A sender puts nothing outside the pool, and says so if it has nothing to put.
 #[test]
 fn a_permit_that_lies_is_refused() {
