@@ -6,7 +6,7 @@ use std::ptr;
 
 use hiroba_base::{LockId, NodeId};
 use hiroba_node::program_signals::exchange_program_action;
-use hiroba_node::{PartInPlace, Runtime, Taken, expect_handler_of, when_outside};
+use hiroba_node::{OutsideWait, PartInPlace, Runtime, Taken, expect_handler_of, when_outside};
 
 use crate::reporting::note;
 
@@ -242,4 +242,42 @@ pub extern "C" fn hiroba_count_interrupt() {
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_order_fetches() {
     crate::reporting::runtime_for("hiroba_order_fetches").order_fetches();
+}
+
+/// Says that this process runs an executable: of its threads only those count in the account that call
+/// `hiroba_count_thread`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_expect_crew() {
+    if let Some(runtime) = Runtime::get() {
+        runtime.expect_crew();
+    }
+}
+
+/// Counts the calling thread as one of the program's, or no longer if `counts` is 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_count_thread(counts: c_int) {
+    if let Some(runtime) = Runtime::get() {
+        runtime.count_thread(counts != 0);
+    }
+}
+
+/// Notes that the calling thread waits, until `hiroba_end_wait`: for others of its team, or, if `is_idle` is
+/// not 0, for something to do.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_begin_wait(is_idle: c_int) {
+    if let Some(runtime) = Runtime::get() {
+        runtime.begin_wait(outside_wait(is_idle));
+    }
+}
+
+/// Notes that this wait is over.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_end_wait(is_idle: c_int) {
+    if let Some(runtime) = Runtime::get() {
+        runtime.end_wait(outside_wait(is_idle));
+    }
+}
+
+fn outside_wait(is_idle: c_int) -> OutsideWait {
+    if is_idle == 0 { OutsideWait::Team } else { OutsideWait::Idle }
 }

@@ -1,19 +1,22 @@
 //! The node's account: time by class, and counters.
 
+mod crew;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use hiroba_base::NodeId;
 use hiroba_trace::{Counters, NodeStatistics, TimeBreakdown};
 
+use self::crew::{Change, Crew};
 use crate::core_share::CoreShare;
 use crate::signals::SignalsDeferred;
 use crate::stalls::StallClock;
 use crate::threads::{Place, Threads};
 use crate::time_class::TimeClass;
 
-const CLASSES: usize = 6;
+const CLASSES: usize = TimeClass::ALL.len();
 
 macro_rules! tallies {
     (raised here { $($name:ident,)* } known elsewhere { $($elsewhere:ident,)* }) => {
@@ -91,6 +94,10 @@ pub(crate) struct Account {
     nanos: [AtomicU64; CLASSES],
     /// Number of the program's working threads: those of `hiroba_run`, otherwise one.
     threads: u32,
+    /// In executables: the threads that have said that they are the program's. No other thread counts.
+    crew: OnceLock<Crew>,
+    /// Number of threads that compute if none is inside the runtime.
+    known: AtomicU32,
     /// Idle time of these threads: outside `hiroba_run` all but one are idle.
     idle: Mutex<Idle>,
     /// Number of program threads that are inside the runtime now.
@@ -116,6 +123,8 @@ impl Account {
             joined: Mutex::new(Instant::now()),
             nanos: Default::default(),
             threads,
+            crew: OnceLock::new(),
+            known: AtomicU32::new(threads),
             idle: Mutex::new(Idle { since: Some(Instant::now()) }),
             inside: AtomicU32::new(0),
             uses_stall_clocks: AtomicBool::new(false),
@@ -125,16 +134,91 @@ impl Account {
         }
     }
 
-    /// Records that a program thread enters the runtime. The time until the guard is dropped counts as
+    /// Records that a thread enters the runtime. If it counts, the time until the guard is dropped counts as
     /// `class`.
     pub(crate) fn enter<'a>(&'a self, threads: &'a Threads, class: TimeClass) -> Inside<'a> {
-        self.inside.fetch_add(1, Relaxed);
-        if self.uses_stall_clocks.load(Relaxed)
-            && let Some(place) = threads.my_place()
-        {
+        let entry = match self.crew.get() {
+            None => Entry::OfSome,
+            Some(_) => threads.my_place().map_or(Entry::OfStranger, Place::enter),
+        };
+        match entry {
+            Entry::OfStranger | Entry::Nested => {}
+            Entry::OfSome => _ = self.inside.fetch_add(1, Relaxed),
+            Entry::OfCrew => {
+                self.inside.fetch_add(1, Relaxed);
+                self.note(Some(Change::Waits(class)));
+            }
+        }
+        if entry.counts() {
+            threads.my_place().into_iter().for_each(|place| self.end_stretch(place));
+        }
+        Inside { account: self, threads, class, entry, since: Instant::now() }
+    }
+
+    /// From now on only threads count that say so ([`begin_thread`](Self::begin_thread)).
+    pub(crate) fn expect_crew(&self) {
+        self.team_works(true);
+        if self.crew.set(Crew::new()).is_ok() {
+            self.known.store(0, Relaxed);
+        }
+    }
+
+    /// The calling thread, whose place this is, counts from now on.
+    pub(crate) fn begin_thread(&self, place: &Place) {
+        if self.crew.get().is_some() && place.join_crew() {
+            self.known.fetch_add(1, Relaxed);
+            self.note(Some(Change::Begins));
+        }
+    }
+
+    /// It counts no longer.
+    pub(crate) fn end_thread(&self, place: &Place) {
+        if self.crew.get().is_some() && place.leave_crew() {
+            self.known.fetch_sub(1, Relaxed);
+            self.note(Some(Change::Ends));
+        }
+    }
+
+    /// The calling thread, whose place this is, waits outside the runtime. A call that it makes meanwhile
+    /// counts as the same wait.
+    pub(crate) fn begin_wait(&self, place: &Place, class: TimeClass) {
+        if self.crew.get().is_some() && place.enter() == Entry::OfCrew {
+            self.inside.fetch_add(1, Relaxed);
+            self.note(Some(Change::Waits(class)));
+            self.end_stretch(place);
+        }
+    }
+
+    /// It goes on.
+    pub(crate) fn end_wait(&self, place: &Place, class: TimeClass) {
+        if self.crew.get().is_some() && place.leave() == Entry::OfCrew {
+            self.note(Some(Change::GoesOn(class)));
+            self.begin_stretch(place);
+            self.inside.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// The calling thread, whose place this is, has run the program's own code until now.
+    fn end_stretch(&self, place: &Place) {
+        if self.uses_stall_clocks.load(Relaxed) {
             self.settle_stalls(place, None);
         }
-        Inside { account: self, threads, class, since: Instant::now() }
+    }
+
+    /// It runs the program's own code from now on.
+    fn begin_stretch(&self, place: &Place) {
+        if self.uses_stall_clocks.load(Relaxed) {
+            let _signals = SignalsDeferred::defer();
+            if let Some(clock) = place.stalls().as_mut() {
+                clock.restart();
+            }
+        }
+    }
+
+    fn note(&self, change: Option<Change>) {
+        if let Some(crew) = self.crew.get() {
+            crew.note(change, self.threads, |class, time| self.add(class, time));
+        }
     }
 
     /// Records whether all threads of the team work, or only one of them.
@@ -214,7 +298,7 @@ impl Account {
 
     /// Records that a fault of this thread was reported by an event. `None` if the thread is unknown.
     pub(crate) fn fault_began(&self, thread: Option<&Place>, class: TimeClass) {
-        if let Some(place) = thread {
+        if let Some(place) = thread.filter(|place| self.counts(place)) {
             self.settle_stalls(place, Some(class));
         }
     }
@@ -222,10 +306,18 @@ impl Account {
     /// Records that the page of that fault has arrived, `served` after the event was read.
     pub(crate) fn fault_served(&self, thread: Option<&Place>, class: TimeClass, served: Duration) {
         let _signals = SignalsDeferred::defer();
+        if thread.is_some_and(|place| !self.counts(place)) {
+            return;
+        }
         match thread.map(Place::stalls).as_deref_mut() {
             Some(Some(clock)) => clock.note_served(served),
             _ => self.add(class, served),
         }
+    }
+
+    /// Returns true if the time of a thread is in the account.
+    fn counts(&self, place: &Place) -> bool {
+        self.crew.get().is_none() || place.is_of_crew()
     }
 
     fn settle_stalls(&self, place: &Place, begun: Option<TimeClass>) {
@@ -241,7 +333,7 @@ impl Account {
 
     /// Returns true if the program's own code uses a processor, so that serving others takes time from it.
     pub(crate) fn is_computing(&self) -> bool {
-        self.inside.load(Relaxed) < self.threads
+        self.inside.load(Relaxed) < self.known.load(Relaxed)
     }
 
     /// Returns the current account without the parts that are only reported at the end.
@@ -249,6 +341,7 @@ impl Account {
         let joined = *self.joined.lock().unwrap_or_else(PoisonError::into_inner);
         let wall_s = joined.elapsed().as_secs_f64();
         self.settle_idle();
+        self.note(None);
         let threads_s = wall_s * f64::from(self.threads);
         let seconds = |class: TimeClass| self.nanos[class as usize].load(Relaxed) as f64 / 1e9;
         let mut time_s = TimeBreakdown {
@@ -283,12 +376,32 @@ impl Account {
     }
 }
 
-/// Marks a program thread as inside the runtime until it is dropped.
+/// How a thread's entry into the runtime counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// A thread of a program whose threads all count.
+    OfSome,
+    /// A thread of an executable's.
+    OfCrew,
+    /// The same, which had entered before.
+    Nested,
+    /// A thread that does not count.
+    OfStranger,
+}
+
+impl Entry {
+    fn counts(self) -> bool {
+        matches!(self, Entry::OfSome | Entry::OfCrew)
+    }
+}
+
+/// Marks a thread as inside the runtime until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Inside<'a> {
     account: &'a Account,
     threads: &'a Threads,
     class: TimeClass,
+    entry: Entry,
     since: Instant,
 }
 
@@ -301,15 +414,56 @@ impl Inside<'_> {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        self.account.add(self.class, self.since.elapsed());
-        if self.account.uses_stall_clocks.load(Relaxed)
-            && let Some(place) = self.threads.my_place()
-        {
-            let _signals = SignalsDeferred::defer();
-            if let Some(clock) = place.stalls().as_mut() {
-                clock.restart();
+        match self.entry {
+            Entry::OfStranger => return,
+            Entry::OfSome => self.account.add(self.class, self.since.elapsed()),
+            Entry::OfCrew | Entry::Nested => {
+                self.threads.my_place().map(Place::leave);
+                if self.entry == Entry::Nested {
+                    return;
+                }
+                self.account.note(Some(Change::GoesOn(self.class)));
             }
         }
+        self.threads.my_place().into_iter().for_each(|place| self.account.begin_stretch(place));
         self.account.inside.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::threads::Purpose;
+
+    #[test]
+    fn in_executables_only_threads_of_the_program_count() {
+        let (account, threads) = (Account::new(2), Threads::new());
+        assert!(account.is_computing(), "any thread counts");
+        account.expect_crew();
+        threads.mine(Purpose::Call).expect("a place");
+        let place = threads.my_place().expect("a place");
+        drop(account.enter(&threads, TimeClass::Lock));
+        assert!(!account.is_computing(), "no thread counts yet");
+        account.begin_thread(place);
+        account.begin_thread(place);
+        assert!(account.is_computing());
+        let outer = account.enter(&threads, TimeClass::Barrier);
+        assert!(!account.is_computing());
+        drop(account.enter(&threads, TimeClass::Lock));
+        account.begin_wait(place, TimeClass::Lock);
+        account.end_wait(place, TimeClass::Lock);
+        assert!(!account.is_computing(), "it is still inside");
+        drop(outer);
+        assert!(account.is_computing());
+        account.begin_wait(place, TimeClass::Other);
+        drop(account.enter(&threads, TimeClass::Barrier));
+        assert!(!account.is_computing(), "it waits outside");
+        account.end_wait(place, TimeClass::Other);
+        assert!(account.is_computing());
+        account.end_thread(place);
+        account.end_thread(place);
+        assert!(!account.is_computing());
+        let time_s = account.statistics(NodeId(0)).time_s;
+        assert_eq!(time_s.lock, 0.0, "a stranger, or within another wait: {time_s:?}");
     }
 }

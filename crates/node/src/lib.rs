@@ -76,3 +76,4 @@ pub use signals::{
     release_signals_in_child, when_outside,
 };
 pub use swap::check_swap;
+pub use time_class::OutsideWait;

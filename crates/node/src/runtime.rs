@@ -37,6 +37,7 @@ use crate::runtime::space::CollectiveSpace;
 use crate::runtime::tracing::Recorder;
 use crate::signals::SignalsDeferred;
 use crate::threads::{Purpose, Threads};
+use crate::time_class::OutsideWait;
 use crate::time_class::TimeClass;
 
 pub(crate) mod asking;
@@ -572,6 +573,38 @@ impl Runtime {
         let _ = self.threads.mine(Purpose::Call);
         if let Some(place) = self.threads.my_place() {
             self.account.begin_stalls(place);
+        }
+    }
+
+    /// Says that the process runs an executable: of its threads only those count in the account that are
+    /// counted by [`count_thread`](Self::count_thread).
+    pub fn expect_crew(&self) {
+        let _signals = SignalsDeferred::defer();
+        self.account.expect_crew();
+    }
+
+    /// Counts the calling thread as one of the program's, or no longer.
+    pub fn count_thread(&self, counts: bool) {
+        let _signals = SignalsDeferred::defer();
+        let _ = self.threads.mine(Purpose::Call);
+        match self.threads.my_place() {
+            Some(place) if counts => self.account.begin_thread(place),
+            Some(place) => self.account.end_thread(place),
+            None => {}
+        }
+    }
+
+    /// Records how the calling thread waits outside the runtime, until [`end_wait`](Self::end_wait).
+    pub fn begin_wait(&self, wait: OutsideWait) {
+        if let Some(place) = self.threads.my_place() {
+            self.account.begin_wait(place, wait.class());
+        }
+    }
+
+    /// Records that this wait is over.
+    pub fn end_wait(&self, wait: OutsideWait) {
+        if let Some(place) = self.threads.my_place() {
+            self.account.end_wait(place, wait.class());
         }
     }
 

@@ -9,6 +9,7 @@ use std::time::Instant;
 use hiroba_protocol::{Outcome, Waiter};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::account::Entry;
 use crate::stalls::StallClock;
 
 /// Maximum number of threads of one process that may use the runtime at a time.
@@ -147,6 +148,9 @@ pub(crate) struct Place {
     tid: AtomicU32,
     sleep: Mutex<Option<Sleep>>,
     stalls: Mutex<Option<StallClock>>,
+    /// Of a thread that the account of an executable counts: one more than the number of its entries into
+    /// the runtime that have not ended. Of others 0.
+    entries: AtomicU32,
     /// The thread's number in the trace. Unlike places, trace numbers are not reused.
     trace_number: AtomicU32,
     pending_end: PendingEnd,
@@ -163,6 +167,41 @@ impl Place {
 
     pub(crate) fn pending_end(&self) -> &PendingEnd {
         &self.pending_end
+    }
+
+    /// The calling thread, whose place this is, joins the crew. Returns false if it belongs to it.
+    pub(crate) fn join_crew(&self) -> bool {
+        self.entries.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// It leaves the crew. Returns false if it does not belong to it.
+    pub(crate) fn leave_crew(&self) -> bool {
+        self.entries.swap(0, Ordering::Relaxed) > 0
+    }
+
+    /// Returns true if the thread belongs to the crew.
+    pub(crate) fn is_of_crew(&self) -> bool {
+        self.entries.load(Ordering::Relaxed) > 0
+    }
+
+    /// The calling thread, whose place this is, enters the runtime, or waits.
+    pub(crate) fn enter(&self) -> Entry {
+        let entries = self.entries.load(Ordering::Relaxed);
+        match entries {
+            0 => return Entry::OfStranger,
+            _ => self.entries.store(entries + 1, Ordering::Relaxed),
+        }
+        if entries == 1 { Entry::OfCrew } else { Entry::Nested }
+    }
+
+    /// It leaves.
+    pub(crate) fn leave(&self) -> Entry {
+        let entries = self.entries.load(Ordering::Relaxed);
+        match entries {
+            0 | 1 => return Entry::OfStranger,
+            _ => self.entries.store(entries - 1, Ordering::Relaxed),
+        }
+        if entries == 2 { Entry::OfCrew } else { Entry::Nested }
     }
 
     fn sleep(&self) -> MutexGuard<'_, Option<Sleep>> {
@@ -278,6 +317,7 @@ impl Threads {
         let Some(number) = MINE.take() else { return };
         let place = &self.places[number as usize];
         *place.stalls() = None;
+        place.entries.store(0, Ordering::Relaxed);
         place.tid.store(0, Ordering::Release);
         if !holds(number) {
             self.free.lock().unwrap_or_else(PoisonError::into_inner).push(number);

@@ -14,6 +14,35 @@ pub(crate) enum TimeClass {
     Other,
 }
 
+impl TimeClass {
+    pub(crate) const ALL: [TimeClass; 6] = [
+        TimeClass::ReadFault,
+        TimeClass::WriteFault,
+        TimeClass::Barrier,
+        TimeClass::Lock,
+        TimeClass::Serve,
+        TimeClass::Other,
+    ];
+}
+
+/// How a thread of an executable waits outside the runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutsideWait {
+    /// It has nothing to do: the next parallel region has not begun.
+    Idle,
+    /// For other threads of its team.
+    Team,
+}
+
+impl OutsideWait {
+    pub(crate) fn class(self) -> TimeClass {
+        match self {
+            OutsideWait::Idle => TimeClass::Other,
+            OutsideWait::Team => TimeClass::Barrier,
+        }
+    }
+}
+
 /// Returns the class and the wanted access of a fault of this kind.
 pub(crate) fn classify(kind: FaultKind) -> (TimeClass, Access) {
     match kind {

@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
 
 use crate::job;
-use crate::runtime;
+use crate::runtime::{self, Wait};
 
 /// Where threads of one node wait for each other. Private to the process.
 #[derive(Debug, Default)]
@@ -15,7 +15,8 @@ pub(crate) struct Gate {
     sleepers: AtomicU32,
 }
 
-/// How often a thread looks before it sleeps.
+/// How often a thread looks before it counts as waiting, and before it sleeps.
+const FIRST_LOOKS: u32 = 100;
 const LOOKS: u32 = 2000;
 
 impl Gate {
@@ -34,7 +35,7 @@ impl Gate {
             work();
             self.open();
         } else {
-            self.wait(generation);
+            self.wait(generation, Wait::Team);
         }
     }
 
@@ -52,20 +53,28 @@ impl Gate {
     }
 
     /// Waits until it is opened another time than `generation`.
-    pub(crate) fn wait(&self, generation: u32) {
-        for _ in 0..LOOKS {
-            if self.generation() != generation {
-                return;
-            }
-            std::hint::spin_loop();
+    pub(crate) fn wait(&self, generation: u32, what: Wait) {
+        if !self.opens(generation, FIRST_LOOKS) {
+            runtime::privately(|| runtime::waiting(what, || self.wait_long(generation)));
         }
-        runtime::privately(|| {
+    }
+
+    /// Looks that often whether it is opened.
+    fn opens(&self, generation: u32, looks: u32) -> bool {
+        (0..looks).any(|_| {
+            std::hint::spin_loop();
+            self.generation() != generation
+        })
+    }
+
+    fn wait_long(&self, generation: u32) {
+        if !self.opens(generation, LOOKS) {
             self.sleepers.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             while self.generation.load(std::sync::atomic::Ordering::SeqCst) == generation {
                 futex(&self.generation, libc::FUTEX_WAIT, generation);
             }
             self.sleepers.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
-        });
+        }
     }
 }
 

@@ -55,9 +55,32 @@ pub(crate) fn in_program() -> bool {
     face::hiroba_in_program() != 0
 }
 
+/// What a thread waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// The next region.
+    Region,
+    /// The others of its team.
+    Team,
+}
+
+/// Runs `wait`, in which the calling thread waits, and counts its time as that. On the private stack.
+pub(crate) fn waiting<R>(what: Wait, wait: impl FnOnce() -> R) -> R {
+    let is_idle = i32::from(what == Wait::Region);
+    face::hiroba_begin_wait(is_idle);
+    let result = wait();
+    face::hiroba_end_wait(is_idle);
+    result
+}
+
 /// Waits for all nodes at a barrier.
 pub(crate) fn meet_nodes() {
     privately(|| face::hiroba_barrier());
+}
+
+/// Waits for all nodes to meet for the next region.
+pub(crate) fn meet_for_region() {
+    privately(|| waiting(Wait::Region, || face::hiroba_barrier()));
 }
 
 /// A lock of the job, with a condition variable. Its number lies in shared memory, 0 at first.

@@ -17,7 +17,7 @@ use crate::loops;
 use crate::meeting::Gate;
 use crate::places;
 use crate::records::{Group, Running};
-use crate::runtime;
+use crate::runtime::{self, Wait};
 use crate::settings::settings;
 use crate::shares::GAP;
 use crate::single_numbers;
@@ -83,7 +83,7 @@ unsafe extern "C-unwind" fn work(local: *mut c_void) -> *mut c_void {
     places::bind(local);
     if local == 0 {
         loop {
-            runtime::meet_nodes();
+            runtime::meet_for_region();
             let region = record_of(MET.fetch_add(1, Relaxed) + 1);
             let threads = region.threads.load(Acquire);
             grow(threads);
@@ -96,7 +96,7 @@ unsafe extern "C-unwind" fn work(local: *mut c_void) -> *mut c_void {
         let generation = REGIONS.generation();
         let notice = NOTICE.load(Acquire);
         if notice == seen {
-            REGIONS.wait(generation);
+            REGIONS.wait(generation, Wait::Region);
             continue;
         }
         seen = notice;

@@ -80,6 +80,10 @@ unsafe extern "C" {
     pub safe fn hiroba_take_leased(lock: c_uint) -> c_int;
     /// Gives such a lock back; see there.
     pub safe fn hiroba_give_back_leased(lock: c_uint) -> c_int;
+    /// Counts in the account only threads that say so; see there.
+    pub safe fn hiroba_expect_crew();
+    /// Counts the calling thread as one of the program's, or no longer.
+    pub safe fn hiroba_count_thread(counts: c_int);
     /// Leaves the job after all of the program's threads have been halted.
     pub safe fn hiroba_leave_halted();
     /// Shares a program's data at their addresses; see `executables.rs` of the C face.

@@ -96,6 +96,7 @@ fn join() {
         let why = unsafe { CStr::from_ptr(face::hiroba_error_string()) }.to_string_lossy().into_owned();
         saying::fatal(&why);
     }
+    face::hiroba_expect_crew();
     saying::end_at_panics();
     carry::begin();
     ending::prepare();

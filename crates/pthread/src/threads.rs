@@ -61,6 +61,7 @@ impl Drop for End {
         if let Some(thread) = this_record() {
             thread.finish();
         }
+        face::hiroba_count_thread(0);
         stacks::leave_program();
         slots::leave();
     }
@@ -75,6 +76,7 @@ pub(crate) fn adopt_main() -> bool {
     record.real.store(unsafe { libc::pthread_self() }, Relaxed);
     adopt(record);
     control().running[0].store(1, Relaxed);
+    face::hiroba_count_thread(1);
     halting::know_thread();
     watch_caller();
     true
@@ -205,6 +207,9 @@ unsafe extern "C-unwind" fn begin(record: *mut c_void) -> *mut c_void {
     adopt(thread);
     // SAFETY: it has no arguments and cannot fail.
     thread.real.store(unsafe { libc::pthread_self() }, Relaxed);
+    if thread.is_deputy.load(Relaxed) == 0 {
+        face::hiroba_count_thread(1);
+    }
     halting::know_thread();
     masks::set_mask(thread.mask.load(Relaxed));
     watch_caller();

@@ -16,6 +16,7 @@ mod deaths;
 mod debugger;
 mod demo;
 mod doctor;
+mod executable_account;
 mod executables;
 mod guide;
 mod habits;
