@@ -17,6 +17,7 @@ pub mod first_touch;
 mod hlrc;
 pub mod leases;
 pub mod leaving;
+pub mod lending;
 pub mod lrc;
 pub mod mapping;
 pub mod moves;

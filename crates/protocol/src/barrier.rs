@@ -272,9 +272,9 @@ impl Meeting {
         Ok(is_open)
     }
 
-    /// Returns the number of the collective that this node arrives at next, or waits in.
-    pub fn epoch(&self) -> u64 {
-        self.epoch
+    /// Returns true if this node departs by a departure from that node.
+    pub fn departs(&self, from: NodeId, epoch: u64) -> bool {
+        epoch == self.epoch && from == self.tree.above(self.me).unwrap_or(self.me) && self.is_complete()
     }
 
     /// Handles that all nodes of the job have arrived, like [`depart`](Self::depart): informs those directly

@@ -166,6 +166,8 @@ pub struct Site {
     pub out: Outbox,
     /// True if a record of the run is kept.
     pub(crate) tells: bool,
+    /// True if all pages that can be lent travel with each departure. For tests.
+    pub(crate) carries_all: bool,
     /// True if pages may be fetched before a thread faults on them; otherwise each costs its own fault, as in
     /// the systems of the literature.
     pub(crate) prefetches: bool,
@@ -204,6 +206,7 @@ impl Site {
             acquires_end_intervals: false,
             out: Outbox::new(me),
             tells: false,
+            carries_all: false,
             prefetches: true,
             deferred: Vec::new(),
             orders_fetches: false,
@@ -655,6 +658,14 @@ pub trait Coherence: Debug + Send {
 
     /// Continues after the release that the protocol requested ([`AfterRelease::GiveUp`]).
     fn give_up_after_release(&mut self, _site: &mut Site) {}
+
+    /// Prepares for a collective, at which the node is about to arrive: the interval is closed next. Of the
+    /// pages `along`, all of this protocol, copies may travel with the departure.
+    fn prepare_meeting(&mut self, _site: &mut Site, _along: &PageSet) {}
+
+    /// Sends nodes what is to precede their departure from a collective, which is sent next. All nodes have
+    /// arrived.
+    fn lend(&mut self, _site: &mut Site, _to: &[NodeId]) {}
 
     /// Handles that the program goes on after a barrier, which has taken its access to `voided`.
     fn begin_phase(&mut self, _site: &mut Site, _voided: &PageSet) {}

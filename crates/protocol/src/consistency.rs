@@ -26,7 +26,9 @@ mod releases;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hiroba_base::{Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSize, VectorTimestamp};
+use hiroba_base::{
+    Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VectorTimestamp,
+};
 use hiroba_wire::{AtomicOperation, Collective, HomeMoves, Knowledge, Limits, Message, Placement};
 use rustc_hash::FxHashMap;
 
@@ -74,6 +76,8 @@ pub struct Consistency {
     conversions: Conversions,
     /// Pages of this node that are being placed: at most one run for each thread.
     placing: Vec<Placing>,
+    /// Pages that threads of other nodes will read when they depart from the next collective.
+    along: PageSet,
 }
 
 /// The information with which this node leaves a collective.
@@ -109,6 +113,7 @@ impl Consistency {
             unplaced: Vec::new(),
             conversions: Conversions::default(),
             placing: Vec::new(),
+            along: PageSet::new(),
         }
     }
 
@@ -187,6 +192,12 @@ impl Consistency {
     /// [`BELOW_MAX`](crate::barrier::BELOW_MAX). For tests.
     pub fn meeting_below(mut self, below_max: u16) -> Consistency {
         self.meeting = Meeting::new(self.site.me, self.meeting.tree().narrowed(below_max));
+        self
+    }
+
+    /// Has all pages that can be lent travel with each departure ([`Engine::carry_along`]). For tests.
+    pub fn carrying_all(mut self) -> Consistency {
+        self.site.carries_all = true;
         self
     }
 
@@ -434,6 +445,11 @@ impl Engine for Consistency {
             self.protocols.all[index].prefetch(&mut self.site, &ranges);
         }
         self.end_event();
+    }
+
+    fn carry_along(&mut self, ranges: &[PageRange]) {
+        let pages = ranges.iter().flat_map(|pages| self.site.homes.pages_in(*pages));
+        self.along.extend(&pages.map(|located| located.page).collect());
     }
 
     fn handle_shortage(&mut self, pages: &[PageId]) {

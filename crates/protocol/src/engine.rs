@@ -90,6 +90,10 @@ pub trait Engine: Send {
     /// thread waits for it.
     fn handle_prefetch(&mut self, ranges: &[PageRange]);
 
+    /// Handles the hint that threads of other nodes will read these pages when they depart from the next
+    /// collective, which this node's threads are about to come to. The work is bounded.
+    fn carry_along(&mut self, _ranges: &[PageRange]) {}
+
     /// Lets these pages leave, as far as they may, the first ones first, because the host is short of memory.
     /// Writes in copies are sent home before; pages homed here go to a disk, so the host names them only if
     /// it has one. For each page that leaves the host gets an effect ([`Effect::GiveUp`],

@@ -52,6 +52,9 @@
 //! faulted has touched it. A page that a thread waited for therefore stays, whatever others request, until
 //! the host reports that a moment has passed ([`Effect::Retain`]).
 //!
+//! **Copies that are lent.** Pages that nodes are about to read may travel with the departure from a
+//! collective, until the next one (`sc/lending.rs`).
+//!
 //! Deviations from the paper:
 //! - Requests for copies go to the last known place of the page: to the node that sent an invalidation, gave
 //!   the copy or got the page. If that node is not the owner, and will not be, it forwards the request to the
@@ -59,6 +62,7 @@
 //! - An owner invalidates its copies without the manager, because no request can come between.
 //! - The owner carries out atomic operations: a node first gets the page, as for a store.
 
+mod lending;
 mod order;
 mod state;
 
@@ -67,6 +71,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageCopy};
 
+use self::lending::{Lending, Vain};
 use self::order::{Grant, Order};
 pub use self::state::State;
 use crate::coherence::{AfterRelease, Coherence, Site, WordOperation};
@@ -85,6 +90,7 @@ pub struct Sc {
     /// Atomic operations that the host is carrying out, in order: the waiting thread and the word's offset.
     operating: VecDeque<(Waiter, u32)>,
     order: Order,
+    lending: Lending,
 }
 
 #[derive(Debug)]
@@ -93,6 +99,10 @@ struct Page {
     owner: bool,
     /// Owner: the nodes that have copies.
     copyset: BTreeSet<NodeId>,
+    /// Owner: the nodes that have copies until they come to the next collective (`sc/lending.rs`).
+    lent: BTreeSet<NodeId>,
+    /// Owner: how often it must not be lent.
+    vain: Vain,
     /// Manager: the node that last requested ownership.
     tail: NodeId,
     /// The node that may be the owner.
@@ -126,6 +136,8 @@ impl Page {
             access: Access::None,
             owner: me == manager,
             copyset: BTreeSet::new(),
+            lent: BTreeSet::new(),
+            vain: Vain::default(),
             tail: manager,
             hint: manager,
             asked: Access::None,
@@ -139,6 +151,11 @@ impl Page {
             turns: BTreeMap::new(),
             is_undivided: false,
         }
+    }
+
+    /// Returns true if other nodes have copies.
+    fn has_copies(&self) -> bool {
+        !self.copyset.is_empty() || !self.lent.is_empty()
     }
 }
 
@@ -218,7 +235,7 @@ impl Sc {
         match (page.wanted, page.owner) {
             (Access::None, _) => {}
             (wanted, true) => {
-                if page.copyset.is_empty() {
+                if !page.has_copies() {
                     // No other node has a copy, so a store after this load need not fault.
                     self.grant(site, page_id, Access::Write);
                 } else if wanted == Access::Write {
@@ -244,7 +261,7 @@ impl Sc {
     fn grant(&mut self, site: &mut Site, page_id: PageId, access: Access) {
         assert!(access > Access::None, "{page_id}: a grant lets threads do something");
         let page = self.page(site, page_id);
-        let may_write = page.owner && page.copyset.is_empty() && page.invalidating == 0;
+        let may_write = page.owner && !page.has_copies() && page.invalidating == 0;
         assert!(access < Access::Write || may_write, "{page_id}: who writes has the only copy");
         self.protect(site, page_id, access);
         let page = self.page(site, page_id);
@@ -285,6 +302,11 @@ impl Sc {
             "{page_id}: what threads may do already is not asked for"
         );
         page.asked = page.wanted;
+        if self.lending.note_asked(page_id) {
+            // The page comes with its content.
+            self.protect(site, page_id, Access::None);
+        }
+        let page = self.page(site, page_id);
         match page.wanted {
             Access::None => {}
             Access::Read => {
@@ -302,7 +324,9 @@ impl Sc {
         assert!(page.owner, "{page_id}: only its owner invalidates copies");
         assert_eq!(page.invalidating, 0, "{page_id}: one invalidation at a time");
         assert!(page.access < Access::Write, "{page_id}: nobody writes while others have copies");
-        let copyset = std::mem::take(&mut page.copyset);
+        let mut copyset = std::mem::take(&mut page.copyset);
+        page.vain.note(!page.lent.is_empty());
+        copyset.append(&mut page.lent);
         assert!(!copyset.is_empty(), "{page_id}: there are copies to be invalidated");
         assert!(!copyset.contains(&site.me), "{page_id}: an owner has given itself no copy");
         let page = self.page(site, page_id);
@@ -350,8 +374,12 @@ impl Sc {
         assert_eq!(page.invalidating, 0, "{page_id}: threads here come first");
         assert!(!page.retained, "{page_id}: a page that is retained goes nowhere");
         while self.page(site, page_id).owner
-            && let Some((node, wanted)) = self.page(site, page_id).queue.pop_front()
+            && let Some((node, wanted)) = self.page(site, page_id).queue.front().copied()
         {
+            if wanted == Access::Write && self.recall(site, page_id, node) {
+                return;
+            }
+            self.page(site, page_id).queue.pop_front();
             if self.order.is_kept() {
                 return self.give_behind_release(site, page_id, node, wanted);
             }
@@ -380,7 +408,9 @@ impl Sc {
         if wanted == Access::Write {
             self.hand_over(site, page_id, to);
         } else {
-            self.page(site, page_id).copyset.insert(to);
+            let page = self.page(site, page_id);
+            page.lent.remove(&to);
+            page.copyset.insert(to);
             self.send_content(site, page_id, to);
         }
     }
@@ -400,6 +430,9 @@ impl Sc {
             self.send_content(site, page_id, to);
         }
         let page = self.page(site, page_id);
+        let was_lent = page.lent.remove(&to);
+        page.vain.note(was_lent);
+        assert!(page.lent.is_empty(), "{page_id}: lent copies are given up before it goes");
         (page.owner, page.hint) = (false, to);
         let mut copyset = std::mem::take(&mut page.copyset);
         copyset.remove(&to);
@@ -498,12 +531,25 @@ impl Sc {
         for copy in copies {
             let page_id = &copy.page;
             let (located, found) = site.find_content(copy, &mut offset, content)?;
-            let asked = self.page(site, *page_id).asked;
+            let pages = located.span();
+            let page = self.page(site, *page_id);
+            let asked = page.asked;
+            let new = found.map_or(NewContent::Zero, NewContent::Received);
+            // Versions of this protocol's pages are empty, except for copies that are lent.
+            if !copy.version.is_empty() {
+                let is_of_next = copy.version.get(from) == site.collectives_done + 1;
+                let is_absent = !page.owner && page.access == Access::None && asked == Access::None;
+                let is_free = is_absent && is_of_next && !page.is_undivided && page.give_up_for.is_none();
+                if is_free {
+                    let (fetched, prefetched) = (0, 1);
+                    site.out.push(Effect::Install { pages, content: new, merge: false, fetched, prefetched });
+                }
+                self.lending.note_coming(*page_id, from, is_free);
+                continue;
+            }
             if asked == Access::None {
                 return Err(unexpected(Expected::RequestedPage, format!("{page_id}")));
             }
-            let new = found.map_or(NewContent::Zero, NewContent::Received);
-            let pages = located.span();
             let hinted = u32::from(self.page(site, *page_id).wanted == Access::None);
             let (fetched, prefetched) = (1 - hinted, hinted);
             site.out.push(Effect::Install { pages, content: new, merge: false, fetched, prefetched });
@@ -518,6 +564,7 @@ impl Sc {
     fn take_copy(&mut self, site: &mut Site, from: NodeId, page_id: PageId) {
         let page = self.page(site, page_id);
         (page.asked, page.hint) = (Access::None, from);
+        self.lending.note_come(page_id);
         self.grant(site, page_id, Access::Read);
         self.settle(site, page_id);
     }
@@ -544,6 +591,7 @@ impl Sc {
         (page.asked, page.owner) = (Access::None, true);
         page.copyset = copyset.iter().copied().collect();
         page.turns = turns.iter().copied().collect();
+        self.lending.note_come(page_id);
         self.settle(site, page_id);
         Ok(())
     }
@@ -555,6 +603,11 @@ impl Sc {
         from: NodeId,
         page_id: PageId,
     ) -> Result<(), ProtocolError> {
+        if self.page(site, page_id).give_up_for.is_none() && self.lending.was_returned(page_id, from) {
+            self.confirm_returned(site, page_id, from);
+            return Ok(());
+        }
+        self.lending.note_invalidated(page_id);
         let page = self.page(site, page_id);
         let has_copy = page.access == Access::Read || page.asked == Access::Read;
         if page.owner || !has_copy || page.give_up_for.is_some() {
@@ -602,6 +655,8 @@ impl Sc {
                 continue;
             }
             page.asked = Access::Read;
+            self.lending.note_asked(page_id);
+            let page = self.page(site, page_id);
             let to = if page.hint == me { site.locate(page_id).home } else { page.hint };
             site.out.send(to, &Message::CopyRequest { page: page_id, requester: me });
         }
@@ -699,6 +754,18 @@ impl Coherence for Sc {
 
     fn handle_caught_up(&mut self, site: &mut Site) -> Result<(), ProtocolError> {
         self.take_waiting(site)
+    }
+
+    fn prepare_meeting(&mut self, site: &mut Site, along: &PageSet) {
+        self.arrive_with(site, along);
+    }
+
+    fn lend(&mut self, site: &mut Site, to: &[NodeId]) {
+        self.depart_with(site, to);
+    }
+
+    fn begin_phase(&mut self, site: &mut Site, _voided: &PageSet) {
+        self.begin_with(site);
     }
 
     fn waits_for_retained(&self) -> bool {

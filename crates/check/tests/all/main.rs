@@ -15,6 +15,7 @@ mod golden;
 mod hlrc;
 mod leases;
 mod leaving;
+mod lending;
 mod litmus;
 mod lrc;
 mod mapping;

@@ -17,10 +17,30 @@ impl Consistency {
     pub(super) fn gather(&mut self, collective: Collective, waiter: Waiter) {
         match self.team.gather(collective, waiter, self.locks.any_held()) {
             Gathered::Waiting => {}
-            Gathered::All => self.site.release_for(AfterRelease::Arrive(collective)),
+            Gathered::All => {
+                self.prepare_meeting(collective);
+                self.site.release_for(AfterRelease::Arrive(collective));
+            }
             Gathered::Over => self.site.out.wake(waiter, Outcome::Collective(Collective::LeaveHalted)),
             Gathered::Refused(misuse) => self.site.out.wake(waiter, Outcome::Misuse(misuse)),
             Gathered::Mismatch(sentence) => self.site.out.end_job(sentence),
+        }
+    }
+
+    /// Lets each protocol prepare for a collective, and names the pages that travel with its departure.
+    fn prepare_meeting(&mut self, collective: Collective) {
+        let Consistency { site, protocols, along, .. } = self;
+        let mut along = std::mem::take(along);
+        if collective.ends_the_job() {
+            along = PageSet::new();
+        }
+        for index in 0..protocols.all.len() {
+            let known = if site.carries_all { protocols.all[index].known_pages() } else { Vec::new() };
+            let pages = along.iter().chain(known);
+            let own =
+                pages.filter(|page| site.homes.is_allocated(*page) && protocols.index_of(*page) == index);
+            let own: PageSet = own.collect();
+            protocols.all[index].prepare_meeting(site, &own);
         }
     }
 
@@ -73,6 +93,10 @@ impl Consistency {
         epoch: u64,
         departure: Departure,
     ) -> Result<(), ProtocolError> {
+        if self.meeting.departs(from, epoch) {
+            let below: Vec<NodeId> = self.meeting.tree().below(self.site.me).collect();
+            self.each(|protocol, site| protocol.lend(site, &below));
+        }
         let out = &mut self.site.out;
         let knowledge = self.meeting.handle_departure(from, epoch, &departure, out)?;
         let Departure { collective, moves, .. } = departure;

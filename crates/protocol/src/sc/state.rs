@@ -39,7 +39,7 @@ impl State {
 
     /// Returns the row of the page, or `None` if it fits no row.
     pub(super) fn of(page: &Page, me: NodeId, is_going: bool) -> Option<State> {
-        let has_copies = !page.copyset.is_empty();
+        let has_copies = page.has_copies();
         let state = match (page.owner, page.access) {
             (false, Access::None) => State::Absent,
             (false, Access::Read) => State::Copy,
@@ -55,7 +55,8 @@ impl State {
         let may_have_copies = state == State::OwnerShared;
         let may_invalidate = state == State::OwnerInvalidating;
         let owes_copy = page.give_up_for.is_some();
-        let fits = (has_copies == may_have_copies || is_going)
+        // While lent copies are given up for another node, ordinary ones stay.
+        let fits = (has_copies == may_have_copies || is_going || may_invalidate)
             && !page.copyset.contains(&me)
             && (page.invalidating > 0) == may_invalidate
             && !(page.owner && (owes_copy || page.asked > Access::None));

@@ -1,0 +1,129 @@
+//! Pages that travel with departures from collectives: engines lend all that they can.
+
+use hiroba_check::axioms::judge;
+use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options};
+use hiroba_check::engines::engine_of;
+use hiroba_check::litmus::{Litmus, catalogue, lending, order, sequential as racy};
+use hiroba_check::mutant::lending::Mutant;
+use hiroba_check::program::Program;
+use hiroba_check::random_program::{Shape, generate};
+use hiroba_check::sequential::{self, Sequential};
+use hiroba_protocol::{Protocol, WriteTracking};
+
+use crate::planted::{by_litmus, each_is_noticed};
+use crate::sample;
+
+const SEEDS: u64 = 500;
+
+/// The protocol of the first region; the second one is under sequential consistency.
+fn protocols() -> [(Protocol, WriteTracking); 3] {
+    use WriteTracking::{Async, Fault};
+    [(Protocol::Sc, Fault), (Protocol::Hlrc, Fault), (Protocol::Hlrc, Async)]
+}
+
+fn run(
+    program: &Program,
+    (first, tracking): (Protocol, WriteTracking),
+    seed: u64,
+    mutant: Option<Mutant>,
+) -> Result<Ended, String> {
+    // Over the link no node sends to itself, as a planted bug does.
+    let is_lossy = seed.is_multiple_of(20) && mutant.is_none();
+    let network = if is_lossy { NetworkChoice::Lossy } else { NetworkChoice::Shuffled };
+    let region_protocols = vec![None, Some(Protocol::Sc)];
+    let mut options =
+        Options { network, region_protocols, steps_max: 50_000, ..Options::seeded(seed, tracking) };
+    if let Some(mutant) = mutant {
+        options.mutation = mutant.plant();
+    }
+    // Every third job is a deep tree.
+    let below_max = if seed.is_multiple_of(3) { 1 } else { 4 };
+    let engine = |me, limits, tracking| {
+        engine_of(first, me, limits, tracking).carrying_all().meeting_below(below_max).telling()
+    };
+    Cluster::new(program, engine, options).run().map_err(|failure| failure.to_string())
+}
+
+/// Returns what the checkers find wrong, if anything.
+fn convicted(ended: &Ended, first: Protocol) -> Option<String> {
+    let execution = ended.execution();
+    if first == Protocol::Sc
+        && let Sequential::No { explanation } = sequential::judge(&execution)
+    {
+        return Some(explanation);
+    }
+    judge(&execution).unwrap().violations.first().map(|violation| violation.explanation.clone())
+}
+
+#[test]
+fn lent_copies_show_what_is_allowed() {
+    for first in protocols() {
+        for litmus in lending() {
+            let mut reached = vec![false; litmus.reach.len()];
+            for seed in 0..4 * SEEDS {
+                if sample::suffices(seed, 4 * SEEDS, &reached) {
+                    break;
+                }
+                let ended = run(&litmus.program, first, seed, None)
+                    .unwrap_or_else(|failure| panic!("{first:?}, {}, seed {seed}: {failure}", litmus.name));
+                let outcome = (litmus.forbid)(&ended);
+                assert!(!outcome, "{first:?}, {}, seed {seed}: a forbidden outcome", litmus.name);
+                assert_eq!(convicted(&ended, first.0), None, "{first:?}, {}, seed {seed}", litmus.name);
+                let registers = reached.iter_mut().zip(&litmus.reach);
+                registers.for_each(|(reached, (_, seen))| *reached |= seen(&ended));
+            }
+            for ((what, _), reached) in litmus.reach.iter().zip(reached) {
+                assert!(reached, "{first:?}, {}: no seed reaches '{what}'", litmus.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn programs_behave_as_without_lending() {
+    for first in protocols() {
+        let litmus =
+            if first.0 == Protocol::Sc { catalogue().into_iter().chain(racy()).collect() } else { order() };
+        for litmus in litmus {
+            for seed in 0..sample::of(50) {
+                let ended = run(&litmus.program, first, seed, None)
+                    .unwrap_or_else(|failure| panic!("{first:?}, {}, seed {seed}: {failure}", litmus.name));
+                assert!(!(litmus.forbid)(&ended), "{first:?}, {}, seed {seed}", litmus.name);
+                assert_eq!(convicted(&ended, first.0), None, "{first:?}, {}, seed {seed}", litmus.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn random_programs_behave_as_without_lending() {
+    for first in protocols() {
+        for shape in [
+            Shape { team: 1, foreign: 0, publications: false, waits: false },
+            Shape { team: 2, foreign: 1, publications: false, waits: false },
+            Shape { team: 2, foreign: 1, publications: false, waits: true },
+        ] {
+            for seed in 0..sample::of(SEEDS) {
+                let ended = run(&generate(seed, shape), first, seed, None)
+                    .unwrap_or_else(|failure| panic!("{first:?}, {shape:?}, seed {seed}: {failure}"));
+                assert_eq!(convicted(&ended, first.0), None, "{first:?}, {shape:?}, seed {seed}");
+            }
+        }
+    }
+}
+
+fn wrong(litmus: &Litmus, seed: u64, mutant: Option<Mutant>) -> Option<String> {
+    let first = (Protocol::Sc, WriteTracking::Fault);
+    match run(&litmus.program, first, seed, mutant) {
+        Ok(ended) if (litmus.forbid)(&ended) => Some("a forbidden outcome".to_owned()),
+        Ok(ended) => convicted(&ended, first.0),
+        Err(failure) => Some(failure),
+    }
+}
+
+#[test]
+fn each_planted_bug_is_noticed() {
+    let noticed = |mutant| by_litmus(lending(), 0..SEEDS, |litmus, seed| wrong(litmus, seed, mutant));
+    assert_eq!(noticed(None), None);
+    each_is_noticed(Mutant::ALL, |mutant| noticed(Some(mutant)));
+}

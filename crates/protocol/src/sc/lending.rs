@@ -1,0 +1,245 @@
+//! Copies that are lent for one phase: pages that the nodes below are about to read travel with a departure
+//! from a collective, and are given back by coming to the next one.
+//!
+//! A parallel region of an executable begins with a collective and ends with one, and its threads read data
+//! on the stack of the thread that began it. Without lending each region costs a request for a copy, and an
+//! invalidation before the next store there.
+//!
+//! A node's threads name the pages before they come to a collective ([`Engine::carry_along`]). When the node
+//! arrives, it takes its own access away; so the pages are as they were when the interval was closed, unless
+//! a thread touches one meanwhile, which then stays. When the node departs, it sends each node directly below
+//! a copy, before the departure, and notes it as *lent*. The receiver's threads get access behind the
+//! departure, whose notices they must know. At its next arrival the receiver takes the access away. When the
+//! lender departs next, all nodes have arrived, so no node has a lent copy any more, and nothing is sent.
+//!
+//! A lent copy is a copy while it is lent: before a thread of the lender writes, or the page goes to another
+//! node, it is invalidated. The borrower may have given it back by then, or may not have taken it, because a
+//! thread had requested the page. So it remembers until the next departure which copies it has lacked
+//! (`returned`), and confirms at once. It cannot take such an invalidation for that of a copy that it has
+//! requested and that is on its way: from the lender, that copy would have come first.
+//!
+//! Copies that a node has requested are not lent, and stay. A page that is written while it is lent, as the
+//! sum of a reduction may be, costs more messages than without lending. So it is then not lent the next 4
+//! times, and if that happens again, not the next 8, 16, … up to 256 times.
+//!
+//! [`Engine::carry_along`]: crate::Engine::carry_along
+
+use std::collections::BTreeMap;
+
+use hiroba_base::{Access, NodeId, PageId, PageSet, VersionVector};
+
+use super::Sc;
+use crate::coherence::{AfterRelease, Coherence, Site};
+use crate::{Effect, PageToSend};
+
+/// The maximum number of pages that go along with a departure.
+const PAGES_MAX: usize = 16;
+/// The maximum length of such a page.
+const PAGE_BYTES_MAX: u32 = 16 << 10;
+
+/// How often a page must not be lent, because it was written while it was lent.
+#[derive(Debug, Default)]
+pub(super) struct Vain {
+    /// How often it must not be, the next time that happens.
+    interval: u32,
+    left: u32,
+}
+
+const INTERVAL_MIN: u32 = 4;
+const INTERVAL_MAX: u32 = 256;
+
+impl Vain {
+    /// Notes that the page is about to be written, and whether it is lent.
+    pub(super) fn note(&mut self, is_lent: bool) {
+        if is_lent {
+            self.left = self.interval.max(INTERVAL_MIN);
+            self.interval = (self.left * 2).min(INTERVAL_MAX);
+        }
+    }
+
+    /// Returns true if the page may be lent this time.
+    fn permits(&mut self) -> bool {
+        let may = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        may
+    }
+}
+
+/// What is lent and borrowed.
+#[derive(Debug, Default)]
+pub(super) struct Lending {
+    /// Lender: the pages that are to go along with the next departure.
+    prepared: PageSet,
+    /// Lender: pages of which copies are lent, or were until the last departure.
+    lent: PageSet,
+    ended: PageSet,
+    /// Borrower: the pages whose copies have come before the departure, with their lender, and whether they
+    /// are in their frames.
+    coming: BTreeMap<PageId, (NodeId, bool)>,
+    /// Borrower: the copies that it has, with their lender.
+    borrowed: BTreeMap<PageId, NodeId>,
+    /// Borrower: the copies that it lacks although their lender may not know.
+    returned: BTreeMap<PageId, NodeId>,
+}
+
+impl Lending {
+    /// Returns true if this invalidation is of a lent copy that is not here.
+    pub(super) fn was_returned(&mut self, page: PageId, lender: NodeId) -> bool {
+        let is_returned = self.returned.get(&page) == Some(&lender);
+        if is_returned {
+            self.returned.remove(&page);
+        }
+        is_returned
+    }
+
+    /// Notes that a copy was requested, or the page: what was lent is not used. Returns true if this node had
+    /// a lent copy.
+    pub(super) fn note_asked(&mut self, page: PageId) -> bool {
+        if let Some((_, is_in_frame)) = self.coming.get_mut(&page) {
+            *is_in_frame = false;
+        }
+        let lender = self.borrowed.remove(&page);
+        self.returned.extend(lender.map(|lender| (page, lender)));
+        lender.is_some()
+    }
+
+    /// Notes that a requested copy has come, or the page.
+    pub(super) fn note_come(&mut self, page: PageId) {
+        self.returned.remove(&page);
+    }
+
+    /// Notes that the lender has invalidated the copy.
+    pub(super) fn note_invalidated(&mut self, page: PageId) {
+        self.borrowed.remove(&page);
+    }
+
+    /// Notes a lent copy that has come.
+    pub(super) fn note_coming(&mut self, page: PageId, lender: NodeId, is_in_frame: bool) {
+        self.coming.insert(page, (lender, is_in_frame));
+    }
+}
+
+impl Sc {
+    /// Gives back what was borrowed, and takes this node's access to pages away that are to be lent. The node
+    /// is about to arrive at a collective.
+    pub(super) fn arrive_with(&mut self, site: &mut Site, along: &PageSet) {
+        let mut given_back = PageSet::new();
+        for (page_id, lender) in std::mem::take(&mut self.lending.borrowed) {
+            let page = self.page(site, page_id);
+            // A copy that is being invalidated is given up in that way.
+            if page.give_up_for.is_none() {
+                assert!(!page.owner && page.access == Access::Read, "{page_id}: what is borrowed is a copy");
+                page.access = Access::None;
+                given_back.insert(page_id);
+                self.lending.returned.insert(page_id, lender);
+            }
+        }
+        site.invalidate(&given_back, |page| self.access(page));
+        for page_id in along.iter() {
+            let is_short = site.page_bytes(page_id) <= PAGE_BYTES_MAX;
+            if is_short && self.pages.contains_key(&page_id) && self.may_lend(site, page_id) {
+                if !self.page(site, page_id).vain.permits() && !site.carries_all {
+                    continue;
+                }
+                if self.page(site, page_id).access > Access::None {
+                    self.protect(site, page_id, Access::None);
+                }
+                self.lending.prepared.insert(page_id);
+            }
+        }
+    }
+
+    /// Returns true if nothing concerns the page, which this node owns.
+    fn may_lend(&mut self, site: &mut Site, page_id: PageId) -> bool {
+        let is_going = self.order.is_going(page_id);
+        let page = self.page(site, page_id);
+        let is_wanted = page.wanted > Access::None || !page.queue.is_empty() || !page.operations.is_empty();
+        page.owner && page.invalidating == 0 && !page.is_undivided && !is_wanted && !is_going
+    }
+
+    /// Lends copies of the prepared pages to these nodes, to which the departure is sent next. What was lent
+    /// before has been given back.
+    pub(super) fn depart_with(&mut self, site: &mut Site, to: &[NodeId]) {
+        self.lending.ended = std::mem::take(&mut self.lending.lent);
+        for page_id in self.lending.ended.iter().collect::<Vec<_>>() {
+            let page = self.page(site, page_id);
+            if !std::mem::take(&mut page.lent).is_empty() {
+                page.vain = Vain::default();
+            }
+        }
+        let mut sent: BTreeMap<NodeId, Vec<PageToSend>> = BTreeMap::new();
+        for (number, page_id) in std::mem::take(&mut self.lending.prepared).iter().enumerate() {
+            if self.page(site, page_id).access > Access::None || !self.may_lend(site, page_id) {
+                continue;
+            }
+            let page = self.page(site, page_id);
+            if number < PAGES_MAX {
+                page.lent = to.iter().copied().filter(|node| !page.copyset.contains(node)).collect();
+            }
+            let readers: Vec<NodeId> = page.lent.iter().copied().collect();
+            let access = if page.has_copies() { Access::Read } else { Access::Write };
+            self.protect(site, page_id, access);
+            if !readers.is_empty() {
+                self.lending.lent.insert(page_id);
+            }
+            let mut version = VersionVector::new();
+            version.advance(site.me, site.collectives_done + 1);
+            let page_bytes = site.page_bytes(page_id);
+            for reader in readers {
+                let version = version.clone();
+                let page = PageToSend { page: page_id, page_bytes, version, from_twin: false };
+                sent.entry(reader).or_default().push(page);
+            }
+        }
+        site.out.extend(sent.into_iter().map(|(to, pages)| Effect::SendPages { to, pages }));
+    }
+
+    /// Gives threads access to the copies that have come with the departure, whose notices this node knows
+    /// now. A page whose lent copies have been given back is only here.
+    pub(super) fn begin_with(&mut self, site: &mut Site) {
+        for page_id in std::mem::take(&mut self.lending.ended).iter() {
+            if self.may_lend(site, page_id) {
+                let page = self.page(site, page_id);
+                if !page.has_copies() && page.access == Access::Read {
+                    self.protect(site, page_id, Access::Write);
+                }
+            }
+        }
+        self.lending.returned.clear();
+        for (page_id, (lender, is_in_frame)) in std::mem::take(&mut self.lending.coming) {
+            let page = self.page(site, page_id);
+            let is_untouched = !page.owner && page.access == Access::None && page.asked == Access::None;
+            if is_in_frame && is_untouched && page.give_up_for.is_none() {
+                page.hint = lender;
+                self.protect(site, page_id, Access::Read);
+                self.lending.borrowed.insert(page_id, lender);
+            } else {
+                self.lending.returned.insert(page_id, lender);
+            }
+        }
+    }
+
+    /// Has the copies given up that are lent to other nodes than `to`, which is to get the page. Returns
+    /// false if there are none. Owner, shared → owner, invalidating.
+    pub(super) fn recall(&mut self, site: &mut Site, page_id: PageId, to: NodeId) -> bool {
+        let page = self.page(site, page_id);
+        let recalled: Vec<NodeId> = page.lent.iter().copied().filter(|node| *node != to).collect();
+        page.lent.retain(|node| *node == to);
+        page.vain.note(!recalled.is_empty());
+        page.invalidating = recalled.len();
+        for reader in &recalled {
+            site.out.send(*reader, &hiroba_wire::Message::InvalidateCopy { page: page_id });
+        }
+        !recalled.is_empty()
+    }
+
+    /// Confirms, behind a release, that a lent copy is not here.
+    pub(super) fn confirm_returned(&mut self, site: &mut Site, page_id: PageId, lender: NodeId) {
+        self.page(site, page_id).give_up_for = Some(lender);
+        if self.order.is_kept() {
+            site.release_for(AfterRelease::Order { page: page_id, to: lender, closes: true });
+        } else {
+            self.confirm(site, page_id);
+        }
+    }
+}
