@@ -32,6 +32,44 @@ static void pairs(int count) {
     }
 }
 
+/* A region with private and shared data of its caller, which change from call to call. */
+static void arguments(int count) {
+    double values[4] = {1, 2, 3, 4};
+    double *shared = values;
+    for (int i = 0; i < count; i++) {
+        long changing = i;
+        values[i % 4] = i;
+#pragma omp parallel firstprivate(changing) shared(shared)
+        if (changing + shared[0] < 0)
+            total++;
+    }
+}
+
+/* A region that adds to a variable of its caller. */
+static void sums(int count) {
+    for (int i = 0; i < count; i++) {
+        long sum = 0;
+#pragma omp parallel for reduction(+ : sum)
+        for (int j = 0; j < 100; j++)
+            sum += j;
+        total += sum;
+    }
+}
+
+/* A single whose result all threads get. */
+static void copies(int count) {
+#pragma omp parallel firstprivate(count)
+    {
+        long value = 0;
+        for (int i = 0; i < count; i++) {
+#pragma omp single copyprivate(value)
+            value = i;
+            if (value != i)
+                abort();
+        }
+    }
+}
+
 static void barriers(int count) {
 #pragma omp parallel firstprivate(count)
     for (int i = 0; i < count; i++) {
@@ -71,8 +109,9 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(int);
-    } constructs[] = {{"regions", regions}, {"pairs", pairs},         {"barriers", barriers},
-                      {"singles", singles}, {"criticals", criticals}, {"reductions", reductions}};
+    } constructs[] = {{"regions", regions},   {"pairs", pairs},           {"arguments", arguments},
+                      {"sums", sums},         {"barriers", barriers},     {"singles", singles},
+                      {"copies", copies},     {"criticals", criticals},   {"reductions", reductions}};
     for (size_t i = 0; argc == 3 && i < sizeof constructs / sizeof *constructs; i++) {
         if (strcmp(argv[1], constructs[i].name) == 0) {
             constructs[i].run(atoi(argv[2]));

@@ -244,6 +244,19 @@ pub extern "C" fn hiroba_order_fetches() {
     crate::reporting::runtime_for("hiroba_order_fetches").order_fetches();
 }
 
+/// Has pages travel with the departure from the next barrier of all nodes, to which the calling thread is
+/// about to come: threads of other nodes will read them. Those that are not shared are left out.
+///
+/// # Safety
+/// `count` addresses are readable at `pages`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hiroba_carry_along(pages: *const usize, count: usize) {
+    if let Some(runtime) = Runtime::get().filter(|_| count > 0) {
+        // SAFETY: the caller's.
+        runtime.carry_along(unsafe { std::slice::from_raw_parts(pages, count) });
+    }
+}
+
 /// Says that this process runs an executable: of its threads only those count in the account that call
 /// `hiroba_count_thread`.
 #[unsafe(no_mangle)]

@@ -24,6 +24,8 @@ unsafe extern "C" {
     pub safe fn hiroba_aligned_alloc(align: usize, bytes: usize) -> *mut c_void;
     /// Memory that is shared as the program's own data are; see `executables.rs` of the C face.
     pub safe fn hiroba_alloc_for_program(bytes: usize, home: c_int) -> *mut c_void;
+    /// Has pages travel with the departure from the next barrier; see `executables.rs` of the C face.
+    pub fn hiroba_carry_along(pages: *const usize, count: usize);
     /// Notes that the calling thread waits; see `executables.rs` of the C face.
     pub safe fn hiroba_begin_wait(is_idle: c_int);
     /// Notes that this wait is over.

@@ -21,6 +21,7 @@
 
 mod affinity;
 mod allocators;
+mod along;
 mod call_sites;
 mod context;
 mod criticals;

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use hiroba_schedule::{Kind, Loop, Range};
 
+use crate::along;
 use crate::context::{self, Context, TeamKind};
 use crate::job;
 use crate::literal_calls;
@@ -17,6 +18,14 @@ use crate::work::Function;
 
 /// Runs a region.
 pub(crate) fn run(wanted: &Wanted) {
+    if teams::threads_for(context::current(), wanted.threads) > 1 && job::nodes() > 1 {
+        along::below_page(&mut || run_here(wanted));
+    } else {
+        run_here(wanted);
+    }
+}
+
+fn run_here(wanted: &Wanted) {
     let context = teams::begin(wanted);
     // SAFETY: the program's code with its data.
     unsafe { (wanted.function)(wanted.data) };

@@ -6,12 +6,13 @@
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use hiroba_schedule::Loop;
 
+use crate::along;
 use crate::context::{self, Context, TeamKind};
-use crate::job;
+use crate::job::{self, put};
 use crate::loop_calls::Extras;
 use crate::single_numbers;
 use crate::teams;
@@ -48,10 +49,14 @@ extern "C-unwind" fn GOMP_single_copy_start() -> *mut c_void {
 #[unsafe(no_mangle)]
 extern "C-unwind" fn GOMP_single_copy_end(data: *mut c_void) {
     let context = context::current();
-    if context.team.get() == TeamKind::OfJob {
-        job::begun().team.copied.store(data, Release);
+    if context.team.get() != TeamKind::OfJob {
+        return;
     }
-    teams::barrier(context);
+    along::below_page(&mut || {
+        put!(job::begun().team.copied, data);
+        along::send(&along::pages_at(data.addr()));
+        teams::barrier(context);
+    });
 }
 
 /// `scope` with reductions over tasks.

@@ -10,6 +10,7 @@ use std::sync::atomic::{
 
 use hiroba_schedule::Loop;
 
+use crate::along;
 use crate::context::{self, Context, Settings, TeamKind};
 use crate::face;
 use crate::job::{self, LIST, RECORDS, Region, put};
@@ -181,6 +182,7 @@ fn fork(outer: &Context, wanted: &Wanted, threads: u32) -> Box<Context> {
     // Nodes that the latest team has left out may not have looked at its record yet.
     let met = MET.load(Relaxed) + 1;
     let region = record_of(met);
+    let before = along::fingerprint(region);
     write(region, outer, wanted, threads);
     let team = &job::begun().team;
     if settings().cancellation {
@@ -189,11 +191,14 @@ fn fork(outer: &Context, wanted: &Wanted, threads: u32) -> Box<Context> {
     single_numbers::begin_region();
     face::hiroba_note_team(1);
     grow(threads);
-    announce(region, threads);
     if meets {
         MET.store(met, Relaxed);
+        let has_changed = along::fingerprint(region) != before;
+        along::send(&along::pages(region, met as usize % RECORDS, has_changed, wanted));
         runtime::meet_nodes();
     }
+    // Behind the meeting: a page that a thread here touches before that does not travel.
+    announce(region, threads);
     Box::new(Context::in_region(region, 0, outer))
 }
 

@@ -479,6 +479,18 @@ impl Runtime {
     }
 }
 
+impl Runtime {
+    /// Has the pages at these addresses travel with the departure from the next collective: threads of other
+    /// nodes will read them. Addresses that are not shared are left out.
+    pub fn carry_along(&self, addresses: &[usize]) {
+        let pages = addresses.iter().filter_map(|address| self.memory.page_of(*address));
+        let pages: Vec<PageRange> = pages.map(PageRange::single).collect();
+        if !pages.is_empty() && self.has_fabric() {
+            self.tell(|core| core.engine.carry_along(&pages));
+        }
+    }
+}
+
 /// Describes the call in which the calling thread is about to wait, for reports.
 fn describe(name: &'static str, sync: Synchronisation) -> Call {
     let (arguments, lock) = match sync {

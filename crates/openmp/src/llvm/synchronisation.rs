@@ -1,13 +1,14 @@
 //! Barriers, code that one thread runs at a time or alone, and cancellation.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use super::{Place, Thread};
+use crate::along;
 use crate::context::{self, TeamKind};
 use crate::criticals::named;
 use crate::face;
-use crate::job;
+use crate::job::{self, put};
 use crate::loops;
 use crate::parallel;
 use crate::runtime::{self, in_program};
@@ -91,7 +92,7 @@ type Copy = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void);
 unsafe extern "C-unwind" fn __kmpc_copyprivate(
     _place: Place,
     _thread: Thread,
-    _bytes: usize,
+    bytes: usize,
     data: *mut c_void,
     copy: Copy,
     ran_it: c_int,
@@ -102,13 +103,17 @@ unsafe extern "C-unwind" fn __kmpc_copyprivate(
     }
     let copied = &job::begun().team.copied;
     if ran_it != 0 {
-        copied.store(data, Release);
+        return along::below_page(&mut || {
+            put!(*copied, data);
+            // SAFETY: the data are a list of as many bytes of addresses.
+            along::send(&unsafe { along::pages_of_list(data.cast(), bytes / size_of::<usize>()) });
+            teams::barrier(context);
+            teams::barrier(context);
+        });
     }
     teams::barrier(context);
-    if ran_it == 0 {
-        // SAFETY: the caller's; the other thread waits below.
-        unsafe { copy(data, copied.load(Acquire)) };
-    }
+    // SAFETY: the caller's; the other thread waits at the second barrier.
+    unsafe { copy(data, copied.load(Acquire)) };
     teams::barrier(context);
 }
 
