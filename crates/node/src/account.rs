@@ -13,7 +13,7 @@ use self::crew::{Change, Crew};
 use crate::core_share::CoreShare;
 use crate::signals::SignalsDeferred;
 use crate::stalls::StallClock;
-use crate::threads::{Place, Threads};
+use crate::threads::{Entry, Place, Threads};
 use crate::time_class::TimeClass;
 
 const CLASSES: usize = TimeClass::ALL.len();
@@ -373,25 +373,6 @@ impl Account {
             counters,
             regions: Vec::new(),
         }
-    }
-}
-
-/// How a thread's entry into the runtime counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
-    /// A thread of a program whose threads all count.
-    OfSome,
-    /// A thread of an executable's.
-    OfCrew,
-    /// The same, which had entered before.
-    Nested,
-    /// A thread that does not count.
-    OfStranger,
-}
-
-impl Entry {
-    fn counts(self) -> bool {
-        matches!(self, Entry::OfSome | Entry::OfCrew)
     }
 }
 

@@ -9,7 +9,6 @@ use std::time::Instant;
 use hiroba_protocol::{Outcome, Waiter};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::account::Entry;
 use crate::stalls::StallClock;
 
 /// Maximum number of threads of one process that may use the runtime at a time.
@@ -137,6 +136,26 @@ pub(crate) struct Call {
 pub(crate) struct Sleep {
     pub(crate) call: Call,
     pub(crate) since: Instant,
+}
+
+/// How a thread's entry into the runtime counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// A thread of a program whose threads all count.
+    OfSome,
+    /// A thread of an executable's.
+    OfCrew,
+    /// The same, which had entered before.
+    Nested,
+    /// A thread that does not count.
+    OfStranger,
+}
+
+impl Entry {
+    /// Returns true if the thread was outside before, and counts.
+    pub(crate) fn counts(self) -> bool {
+        matches!(self, Entry::OfSome | Entry::OfCrew)
+    }
 }
 
 /// One thread.

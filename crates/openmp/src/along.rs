@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::face;
 use crate::job::{LIST, RECORDS, Region};
 use crate::runtime;
-use crate::teams::Wanted;
 
 const PAGE_BYTES: usize = 4096;
 /// Data that compilers put together are mostly shorter.
@@ -52,14 +51,10 @@ impl Pages {
     }
 }
 
-/// Returns the pages that travel with a region. Its record has this number, and has changed or not.
-pub(crate) fn pages(region: &Region, record: usize, has_changed: bool, wanted: &Wanted) -> Pages {
-    let mut pages = match (wanted.data_words, wanted.data.addr()) {
-        (0, 0) => Pages::default(),
-        (0, data) => pages_at(data),
-        // SAFETY: the caller has as many words of data.
-        (words, _) => unsafe { pages_of_list(wanted.data.cast(), words) },
-    };
+/// Returns the pages that travel with a region: those of its data, and its record. This has a number, and has
+/// changed or not.
+pub(crate) fn pages(data: Pages, region: &Region, record: usize, has_changed: bool) -> Pages {
+    let mut pages = data;
     let travels = &TRAVELS[record];
     let left = if has_changed { REGIONS_UNCHANGED } else { travels.load(Relaxed) };
     travels.store(left.saturating_sub(1), Relaxed);
@@ -69,11 +64,13 @@ pub(crate) fn pages(region: &Region, record: usize, has_changed: bool, wanted: &
     pages
 }
 
-/// Returns those of data that the compiler has put together at an address.
+/// Returns those of data that the compiler has put together at an address; none if that is NULL.
 pub(crate) fn pages_at(data: usize) -> Pages {
     let mut pages = Pages::default();
-    pages.add(data);
-    pages.add(data + DATA_BYTES - 1);
+    if data != 0 {
+        pages.add(data);
+        pages.add(data + DATA_BYTES - 1);
+    }
     pages
 }
 

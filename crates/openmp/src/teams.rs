@@ -194,7 +194,12 @@ fn fork(outer: &Context, wanted: &Wanted, threads: u32) -> Box<Context> {
     if meets {
         MET.store(met, Relaxed);
         let has_changed = along::fingerprint(region) != before;
-        along::send(&along::pages(region, met as usize % RECORDS, has_changed, wanted));
+        let data = match wanted.data_words {
+            0 => along::pages_at(wanted.data.addr()),
+            // SAFETY: the caller has as many words of data.
+            words => unsafe { along::pages_of_list(wanted.data.cast(), words) },
+        };
+        along::send(&along::pages(data, region, met as usize % RECORDS, has_changed));
         runtime::meet_nodes();
     }
     // Behind the meeting: a page that a thread here touches before that does not travel.
