@@ -8,7 +8,9 @@ use std::rc::Rc;
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector};
 use hiroba_protocol::{Effect, NewContent, Outcome};
-use hiroba_wire::{AtomicOperation, Collective, HomeMoves, Knowledge, Limits, Message, MoveKind, PageDiff};
+use hiroba_wire::{
+    AtomicOperation, Collective, HomeMoves, Knowledge, Limits, Message, MoveKind, PageDiff, PageOwned,
+};
 
 use crate::program::{Address, Instruction, Register};
 
@@ -179,21 +181,25 @@ pub fn describe_message(message: &Message<'_>) -> String {
             format!("AtomicReply: found {}, left {}", outcome.previous, outcome.current)
         }
         Message::CopyRequest { page, requester } => format!("CopyRequest {page} for node {requester}"),
-        Message::OwnershipRequest { page } => format!("OwnershipRequest {page}"),
-        Message::OwnershipForward { page, requester } => {
-            format!("OwnershipForward {page} to node {requester} next")
+        Message::CopiesRequest { pages, requester } => {
+            format!("CopiesRequest {} for node {requester}", pages_of(pages))
         }
-        Message::Ownership { page, copyset, .. } => {
-            format!("Ownership {page}, copies at [{}]", listed(copyset))
+        Message::OwnershipRequest { pages } => format!("OwnershipRequest {}", pages_of(pages)),
+        Message::OwnershipForward { pages, requester } => {
+            format!("OwnershipForward {} to node {requester} next", pages_of(pages))
         }
-        Message::InvalidateCopy { page } => format!("InvalidateCopy {page}"),
-        Message::CopyInvalidated { page } => format!("CopyInvalidated {page}"),
         Message::Place { first, count } => {
             format!("Place {}", range_of(&PageRange { first: *first, count: *count }))
         }
         Message::Placed { first } => format!("Placed {first}"),
         Message::KeepHomes { epoch } => format!("KeepHomes of collective {epoch}"),
         Message::HomesKept { epoch } => format!("HomesKept of collective {epoch}"),
+        Message::Ownership { pages } => {
+            let of = |owned: &PageOwned| format!("{}, copies at [{}]", owned.page, listed(&owned.copyset));
+            format!("Ownership {}", pages.iter().map(of).collect::<Vec<_>>().join("; "))
+        }
+        Message::InvalidateCopy { pages } => format!("InvalidateCopy {}", pages_of(pages)),
+        Message::CopyInvalidated { pages } => format!("CopyInvalidated {}", pages_of(pages)),
         Message::ConversionRequest { page } => format!("ConversionRequest {page}"),
         Message::Convert { pages } => format!("Convert {}", pages_of(pages)),
         Message::Converted { pages } => format!("Converted {}", pages_of(pages)),

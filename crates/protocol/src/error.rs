@@ -171,6 +171,9 @@ pub enum Expected {
     /// One request at a time of each node for a page that is about to be under sequential consistency.
     #[error("one request at a time for a page that is about to change its protocol")]
     OneRequestOfEachNode,
+    /// A message about several pages only if one protocol keeps them coherent.
+    #[error("pages of one protocol")]
+    PagesOfOneProtocol,
     /// Given-up copies only of the pages that have changed.
     #[error("copies of changed pages given up")]
     ChangedCopiesGivenUp,

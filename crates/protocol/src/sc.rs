@@ -18,12 +18,12 @@
 //! forwards a request to that node, so that the nodes that want to write form a chain, in which each hands
 //! the page to the next. A request that reaches a node before it has become the owner waits there.
 //! ```text
-//!   reader ──CopyRequest──▶ manager (or a hint) ──CopyRequest──▶ owner ──PagesReply──▶ reader
+//!   reader ──CopiesRequest──▶ manager (or hint) ──CopiesRequest──▶ owner ──PagesReply──▶ reader
 //!   writer ──OwnershipRequest──▶ manager ──OwnershipForward──▶ owner ──[PagesReply,] Ownership──▶ writer
 //!                                       writer ──InvalidateCopy──▶ copyset ──CopyInvalidated──▶ writer
 //! ```
-//! The states of a page on one node:
-//! A page on one node:
+//! Messages name sets of pages: those that one event of the sender is about (`sc/sending.rs`). The states of a
+//! page on one node:
 //!
 //! | state | `owner` | access | load faults | store faults |
 //! |---|---|---|---|---|
@@ -36,7 +36,7 @@
 //! | owner, giving | yes | Read or None | wait | wait: the page goes when a release is done (`sc/order.rs`) |
 //!
 //! A copy that is invalidated becomes *absent*; with pages of other protocols, the node confirms that only
-//! after a release (`sc/order.rs`). A `CopyRequest` takes *owner, writing* to *owner, shared*; an
+//! after a release (`sc/order.rs`). A `CopiesRequest` takes *owner, writing* to *owner, shared*; an
 //! `OwnershipForward` takes any owner to *absent*.
 //!
 //! **Why an invalidation that overtakes the copy is harmless.** The copyset of an owner names nodes to which
@@ -64,22 +64,25 @@
 
 mod lending;
 mod order;
+mod sending;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet};
-use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageCopy};
+use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageCopy, PageOwned};
+use rustc_hash::FxHashMap;
 
 use self::lending::{Lending, Vain};
 use self::order::{Grant, Order};
+use self::sending::{Sending, Word};
 pub use self::state::State;
-use crate::coherence::{AfterRelease, Coherence, Site, WordOperation};
+use crate::coherence::{Coherence, Site, WordOperation};
 use crate::home::Located;
 use crate::page_table::PageTable;
 use crate::thread::wanted_beyond;
 use crate::words::Operated;
-use crate::{Done, Effect, Expected, NewContent, Outcome, PageToSend, ProtocolError, Waiter, unexpected};
+use crate::{Done, Effect, Expected, NewContent, Outcome, ProtocolError, Waiter, unexpected};
 
 /// Sequential consistency on one node.
 #[derive(Debug, Default)]
@@ -87,10 +90,13 @@ pub struct Sc {
     pages: PageTable<Page>,
     /// Retained pages that another node waits for.
     contended: PageSet,
+    /// The pages that are retained for the same moment as the page that the host knows of.
+    retained_with: FxHashMap<PageId, Vec<PageId>>,
     /// Atomic operations that the host is carrying out, in order: the waiting thread and the word's offset.
     operating: VecDeque<(Waiter, u32)>,
     order: Order,
     lending: Lending,
+    sending: Sending,
 }
 
 #[derive(Debug)]
@@ -280,7 +286,7 @@ impl Sc {
             site.out.push(Effect::Atomic { page: page_id, offset, operation });
         }
         if must_retain {
-            site.out.push(Effect::Retain { page: page_id });
+            self.sending.retain(page_id);
         }
         for (waiter, _) in served {
             site.out.wake(waiter, Outcome::Done);
@@ -311,9 +317,9 @@ impl Sc {
             Access::None => {}
             Access::Read => {
                 let to = if page.hint == me { manager } else { page.hint };
-                site.out.send(to, &Message::CopyRequest { page: page_id, requester: me });
+                self.sending.word(page_id, to, Word::CopiesRequest { requester: me });
             }
-            Access::Write => site.out.send(manager, &Message::OwnershipRequest { page: page_id }),
+            Access::Write => self.sending.word(page_id, manager, Word::OwnershipRequest),
         }
     }
 
@@ -332,7 +338,7 @@ impl Sc {
         let page = self.page(site, page_id);
         page.invalidating = copyset.len();
         for reader in copyset {
-            site.out.send(reader, &Message::InvalidateCopy { page: page_id });
+            self.sending.word(page_id, reader, Word::InvalidateCopy);
         }
     }
 }
@@ -350,10 +356,9 @@ impl Sc {
         if let Some(owner) = page.give_up_for {
             assert!(!page.owner, "{page_id}: an owner has no copy to give up");
             self.page(site, page_id).access = Access::None;
-            let span = site.locate(page_id).span();
-            site.out.push(Effect::Invalidate { span, pages: 1 });
+            self.sending.give_copy_up(page_id);
             if self.order.is_kept() {
-                site.release_for(AfterRelease::Order { page: page_id, to: owner, closes: true });
+                self.sending.release_for(page_id, owner);
             } else {
                 self.confirm(site, page_id);
             }
@@ -363,7 +368,7 @@ impl Sc {
     /// Confirms that the copy was given up.
     fn confirm(&mut self, site: &mut Site, page_id: PageId) {
         let owner = self.page(site, page_id).give_up_for.take().expect("an owner has requested that");
-        site.out.send(owner, &Message::CopyInvalidated { page: page_id });
+        self.sending.word(page_id, owner, Word::CopyInvalidated);
     }
 
     /// Serves the nodes that wait for the page here in the order of their requests: the owner's part of Li
@@ -390,16 +395,17 @@ impl Sc {
             // They came by a hint, after the node that has got the page.
             let manager = site.locate(page_id).home;
             for (requester, _) in std::mem::take(&mut self.page(site, page_id).queue) {
-                site.out.send(manager, &Message::CopyRequest { page: page_id, requester });
+                self.sending.word(page_id, manager, Word::CopiesRequest { requester });
             }
         }
     }
 
     /// Lowers the access of threads here to what a node's request permits.
     fn lower_access(&mut self, site: &mut Site, page_id: PageId, wanted: Access) {
-        if self.page(site, page_id).access == Access::Write || wanted == Access::Write {
-            let left = if wanted == Access::Write { Access::None } else { Access::Read };
-            self.protect(site, page_id, left);
+        let left = if wanted == Access::Write { Access::None } else { Access::Read };
+        if self.page(site, page_id).access > left {
+            self.page(site, page_id).access = left;
+            self.sending.lower(page_id, left);
         }
     }
 
@@ -438,17 +444,14 @@ impl Sc {
         copyset.remove(&to);
         let turns = std::mem::take(&mut page.turns).into_iter().collect();
         let copyset = copyset.into_iter().collect();
-        site.out.send(to, &Message::Ownership { page: page_id, copyset, turns });
+        self.sending.ownership(to, PageOwned { page: page_id, copyset, turns });
     }
 
     fn send_content(&mut self, site: &mut Site, page_id: PageId, to: NodeId) {
-        let page_bytes = site.page_bytes(page_id);
         let page = self.page(site, page_id);
         assert!(page.owner, "{page_id}: only its owner's copy is the page");
         assert!(page.access < Access::Write, "{page_id}: what is being written is not sent");
-        let pages =
-            vec![PageToSend { page: page_id, page_bytes, version: Default::default(), from_twin: false }];
-        site.out.push(Effect::SendPages { to, pages });
+        self.sending.content(page_id, to);
     }
 
     /// Handles a request for a copy: Li and Hudak's *read server*, the manager's part or that of the presumed
@@ -477,7 +480,7 @@ impl Sc {
         if to == me {
             return Err(unexpected(Expected::OwnerOfLastRequest, "none".to_owned()));
         }
-        site.out.send(to, &Message::CopyRequest { page: page_id, requester });
+        self.sending.word(page_id, to, Word::CopiesRequest { requester });
         Ok(())
     }
 
@@ -496,7 +499,7 @@ impl Sc {
         if last == from {
             return Err(unexpected(Expected::AnotherNode, format!("node {from} for {page_id}")));
         }
-        site.out.send(last, &Message::OwnershipForward { page: page_id, requester: from });
+        self.sending.word(page_id, last, Word::OwnershipForward { requester: from });
         Ok(())
     }
 
@@ -658,7 +661,7 @@ impl Sc {
             self.lending.note_asked(page_id);
             let page = self.page(site, page_id);
             let to = if page.hint == me { site.locate(page_id).home } else { page.hint };
-            site.out.send(to, &Message::CopyRequest { page: page_id, requester: me });
+            self.sending.word(page_id, to, Word::CopiesRequest { requester: me });
         }
     }
 }
@@ -681,14 +684,17 @@ impl Coherence for Sc {
 
     fn fault(&mut self, site: &mut Site, page: Located, wanted: Access, waiter: Option<Waiter>) {
         self.handle_fault(site, page.page, wanted, waiter);
+        self.end_event(site);
     }
 
     fn operate(&mut self, site: &mut Site, operation: WordOperation) {
         self.begin_operation(site, operation);
+        self.end_event(site);
     }
 
     fn prefetch(&mut self, site: &mut Site, ranges: &[PageRange]) {
         self.handle_hint(site, ranges);
+        self.end_event(site);
     }
 
     fn handle_message(
@@ -697,21 +703,33 @@ impl Coherence for Sc {
         from: NodeId,
         message: &Message<'_>,
     ) -> Result<(), ProtocolError> {
-        match message {
-            Message::CopyRequest { page, requester } => self.handle_copy_request(site, *page, *requester),
-            Message::OwnershipRequest { page } => self.handle_ownership_request(site, *page, from),
-            Message::OwnershipForward { page, requester } => {
-                self.handle_ownership_forward(site, *page, *requester)
+        let handled = match message {
+            Message::CopiesRequest { pages, requester } => {
+                pages.iter().try_for_each(|page| self.handle_copy_request(site, page, *requester))
+            }
+            Message::OwnershipRequest { pages } => {
+                pages.iter().try_for_each(|page| self.handle_ownership_request(site, page, from))
+            }
+            Message::OwnershipForward { pages, requester } => {
+                pages.iter().try_for_each(|page| self.handle_ownership_forward(site, page, *requester))
             }
             Message::PagesReply { copies, content } => self.handle_pages_reply(site, from, copies, content),
-            Message::Ownership { page, copyset, turns } => {
-                let (copyset, turns) = (copyset.clone(), turns.clone());
-                self.take(site, *page, from, Grant::Ownership { copyset, turns })
+            Message::Ownership { pages } => {
+                pages.iter().try_for_each(|PageOwned { page, copyset, turns }| {
+                    let (copyset, turns) = (copyset.clone(), turns.clone());
+                    self.take(site, *page, from, Grant::Ownership { copyset, turns })
+                })
             }
-            Message::InvalidateCopy { page } => self.handle_invalidate(site, from, *page),
-            Message::CopyInvalidated { page } => self.take(site, *page, from, Grant::Permission),
+            Message::InvalidateCopy { pages } => {
+                pages.iter().try_for_each(|page| self.handle_invalidate(site, from, page))
+            }
+            Message::CopyInvalidated { pages } => {
+                pages.iter().try_for_each(|page| self.take(site, page, from, Grant::Permission))
+            }
             _ => Err(unexpected(Expected::SequentialMessage, "another".to_owned())),
-        }
+        };
+        self.end_event(site);
+        handled
     }
 
     fn handle_done(&mut self, site: &mut Site, done: Done) {
@@ -722,10 +740,14 @@ impl Coherence for Sc {
     }
 
     fn handle_retained(&mut self, site: &mut Site, page: PageId) {
-        let was_retained = std::mem::take(&mut self.page(site, page).retained);
-        assert!(was_retained, "{page}: the host tells of what it was asked to hold");
-        self.contended.remove(page);
-        self.settle(site, page);
+        let others = self.retained_with.remove(&page).unwrap_or_default();
+        for page in std::iter::once(page).chain(others) {
+            let was_retained = std::mem::take(&mut self.page(site, page).retained);
+            assert!(was_retained, "{page}: the host tells of what it was asked to hold");
+            self.contended.remove(page);
+            self.settle(site, page);
+        }
+        self.end_event(site);
     }
 
     /// Returns true if order is kept. An acquirer then needs no information except when a page is given, and
@@ -745,15 +767,14 @@ impl Coherence for Sc {
     }
 
     fn go_on_after_release(&mut self, site: &mut Site, page: PageId) {
-        if self.order.is_going(page) {
-            self.give_after_release(site, page);
-        } else {
-            self.confirm(site, page);
-        }
+        self.go_on(site, page);
+        self.end_event(site);
     }
 
     fn handle_caught_up(&mut self, site: &mut Site) -> Result<(), ProtocolError> {
-        self.take_waiting(site)
+        let taken = self.take_waiting(site);
+        self.end_event(site);
+        taken
     }
 
     fn prepare_meeting(&mut self, site: &mut Site, along: &PageSet) {

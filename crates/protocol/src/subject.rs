@@ -24,8 +24,6 @@ impl Subject {
             Message::PageRequest { page, .. }
             | Message::AtomicRequest { page, .. }
             | Message::CopyRequest { page, .. }
-            | Message::OwnershipRequest { page }
-            | Message::OwnershipForward { page, .. }
             | Message::ConversionRequest { page }
             | Message::AtomicForward { page, .. }
             | Message::HomeMoved { page, .. }
@@ -33,9 +31,6 @@ impl Subject {
             | Message::DiffsRequest { page, .. }
             | Message::CatchUpRequest { page, .. } => (Some(*page), is_known(*page), true),
             Message::AtomicReply { page, .. }
-            | Message::Ownership { page, .. }
-            | Message::InvalidateCopy { page }
-            | Message::CopyInvalidated { page }
             | Message::DiffsPerformed { page, .. }
             | Message::CopiesSettled { page, .. }
             | Message::HomeTransfer { page, .. }
@@ -43,10 +38,23 @@ impl Subject {
             | Message::DiffsCollected { page }
             | Message::CaughtUp { page, .. }
             | Message::WordReply { page, .. } => (Some(*page), is_known(*page), false),
-            Message::Convert { pages } | Message::Converted { pages } => {
+            Message::Convert { pages }
+            | Message::Converted { pages }
+            | Message::CopiesRequest { pages, .. }
+            | Message::OwnershipRequest { pages }
+            | Message::OwnershipForward { pages, .. } => {
                 (pages.iter().next(), pages.iter().all(is_known), true)
             }
-            Message::InvalidateCopies { pages, .. } => (pages.iter().next(), pages.iter().all(is_known), false),
+            Message::InvalidateCopies { pages, .. }
+            | Message::InvalidateCopy { pages }
+            | Message::CopyInvalidated { pages } => {
+                (pages.iter().next(), pages.iter().all(is_known), false)
+            }
+            Message::Ownership { pages } => {
+                let mut pages = pages.iter().map(|owned| owned.page);
+                let first = pages.next();
+                (first, first.into_iter().chain(pages).all(is_known), false)
+            }
             Message::UpdateCopies { diffs, .. } => {
                 let mut pages = diffs.iter().map(|diff| diff.page);
                 let first = pages.next();

@@ -24,6 +24,6 @@ pub use intervals::{IntervalDiff, IntervalNotice, Knowledge, PageDiff, TouchedPa
 pub use limits::{Limits, PROGRAM_DATA_BYTES_MAX};
 pub use message::{AtomicOperation, AtomicOutcome, Message, Ticket};
 pub use moves::{HomeMoves, MOVES_PER_HOME_MAX, MoveKind, PageHandedOver, PagesHeld};
-pub use pages::{PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};
+pub use pages::{PAGES_PER_MESSAGE_MAX, PageCopy, PageOwned, PagesWanted};
 pub use payload::{Payload, joined};
 pub use secret::Secret;

@@ -12,7 +12,7 @@ use crate::collective::Collective;
 use crate::intervals::{IntervalDiff, Knowledge, PageDiff, TouchedPage};
 use crate::limits::Limits;
 use crate::moves::{HomeMoves, PageHandedOver, PagesHeld};
-use crate::pages::{PageCopy, PagesWanted};
+use crate::pages::{PageCopy, PageOwned, PagesWanted};
 
 /// An operation on one naturally aligned 64-bit word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -263,43 +263,42 @@ pub enum Message<'a> {
         #[serde(borrow, with = "serde_bytes")]
         bytes: &'a [u8],
     },
-    /// Single writer: to the page's manager, or to the presumed owner: send `requester` a copy.
+    /// Eager release: to the page's home: send `requester` a copy.
     CopyRequest {
         /// The page.
         page: PageId,
         /// The node that wants the copy: the sender, unless it forwards the request.
         requester: NodeId,
     },
-    /// Single writer: to the page's manager: make the sender the owner.
+    /// Single writer: to the pages' manager: make the sender the owner.
     OwnershipRequest {
-        /// The page.
-        page: PageId,
+        /// The pages, at most [`PAGES_PER_MESSAGE_MAX`](crate::PAGES_PER_MESSAGE_MAX), as in the other
+        /// messages of the single writer.
+        pages: PageSet,
     },
-    /// Single writer: from the manager to the owner, or to the next owner: hand the page to `requester` next.
+    /// Single writer: from the manager to the owner, or to the next owner: hand the pages to `requester`
+    /// next.
     OwnershipForward {
-        /// The page.
-        page: PageId,
+        /// The pages.
+        pages: PageSet,
         /// The next owner.
         requester: NodeId,
     },
-    /// Single writer: from the owner to the next one; follows the page's content if the receiver has no copy.
+    /// Single writer: from the owner to the next one; follows the content of those pages of which the
+    /// receiver has no copy.
     Ownership {
-        /// The page.
-        page: PageId,
-        /// The nodes with copies of it, except the receiver.
-        copyset: Vec<NodeId>,
-        /// The number of operations on each atomic word, by its byte offset; only while the run is traced.
-        turns: Vec<(u32, u64)>,
+        /// The pages.
+        pages: Vec<PageOwned>,
     },
-    /// Single writer: from the owner to the holder of a copy: give it up and acknowledge.
+    /// Single writer: from the owner to the holder of copies: give them up and acknowledge.
     InvalidateCopy {
-        /// The page.
-        page: PageId,
+        /// The pages.
+        pages: PageSet,
     },
-    /// Single writer: to the owner: the copy is given up.
+    /// Single writer: to the owner: the copies are given up.
     CopyInvalidated {
-        /// The page.
-        page: PageId,
+        /// The pages.
+        pages: PageSet,
     },
     /// Eager release: to the home of pages: what a release of `writer` changed in them.
     EagerDiffs {
@@ -503,6 +502,13 @@ pub enum Message<'a> {
         /// The first page.
         first: PageId,
     },
+    /// Single writer: to the pages' manager, or to their presumed owner: send `requester` copies.
+    CopiesRequest {
+        /// The pages.
+        pages: PageSet,
+        /// The node that wants the copies: the sender, unless it forwards the request.
+        requester: NodeId,
+    },
 }
 
 /// The first byte of an encoded [`Message::Diffs`].
@@ -518,7 +524,7 @@ impl Message<'_> {
     }
 
     /// The names of all kinds of messages. The first byte of an encoded message is an index into this.
-    pub const KINDS: [&'static str; 60] = [
+    pub const KINDS: [&'static str; 61] = [
         "PageRequest",
         "PagesRequest",
         "PagesReply",
@@ -579,6 +585,7 @@ impl Message<'_> {
         "HomesKept",
         "Place",
         "Placed",
+        "CopiesRequest",
     ];
 
     /// Returns the bytes that precede a packet of this length in an encoded [`Message::Ports`], so that the
@@ -668,14 +675,19 @@ impl<'a> Message<'a> {
                 limits.timestamp(timestamp)
             }
             Message::LockTryOutcome { requester, .. } => limits.node(*requester),
-            Message::CopyRequest { page, requester } | Message::OwnershipForward { page, requester } => {
+            Message::CopyRequest { page, requester } => {
                 limits.page(*page)?;
                 limits.node(*requester)
             }
-            Message::OwnershipRequest { page }
-            | Message::InvalidateCopy { page }
-            | Message::CopyInvalidated { page }
-            | Message::DiffsPerformed { page, .. }
+            Message::CopiesRequest { pages, requester } | Message::OwnershipForward { pages, requester } => {
+                limits.run(pages)?;
+                limits.node(*requester)
+            }
+            Message::OwnershipRequest { pages }
+            | Message::InvalidateCopy { pages }
+            | Message::CopyInvalidated { pages } => limits.run(pages),
+            Message::Ownership { pages } => limits.owned(pages),
+            Message::DiffsPerformed { page, .. }
             | Message::ConversionRequest { page }
             | Message::HomeMoved { page, .. } => limits.page(*page),
             Message::Place { first, count } => limits.run(*first, *count),
@@ -698,7 +710,7 @@ impl<'a> Message<'a> {
                 limits.page(*page)?;
                 limits.word(*offset)
             }
-            Message::Ownership { page, copyset, .. } | Message::HomeTransfer { page, copyset, .. } => {
+            Message::HomeTransfer { page, copyset, .. } => {
                 limits.page(*page)?;
                 copyset.iter().try_for_each(|node| limits.node(*node))
             }

@@ -1,6 +1,6 @@
 //! Messages that carry several pages.
 
-use hiroba_base::{PageId, PageSet, PageSize, VersionVector};
+use hiroba_base::{NodeId, PageId, PageSet, PageSize, VersionVector};
 use serde::{Deserialize, Serialize};
 
 use crate::WireError;
@@ -29,7 +29,36 @@ pub struct PageCopy {
     pub is_zero: bool,
 }
 
+/// One of several pages that get another owner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageOwned {
+    /// The page.
+    pub page: PageId,
+    /// The nodes with copies of it, except the receiver.
+    pub copyset: Vec<NodeId>,
+    /// The number of operations on each atomic word, by its byte offset; only while the run is traced.
+    pub turns: Vec<(u32, u64)>,
+}
+
 impl Limits {
+    /// Checks the pages of a message of the single writer.
+    pub(crate) fn run(&self, pages: &PageSet) -> Result<(), WireError> {
+        self.pages("page ranges of a run", pages)?;
+        Self::in_one_message("pages of a run", pages.len())
+    }
+
+    pub(crate) fn owned(&self, pages: &[PageOwned]) -> Result<(), WireError> {
+        for owned in pages {
+            self.page(owned.page)?;
+            owned.copyset.iter().try_for_each(|node| self.node(*node))?;
+        }
+        Self::in_one_message("pages with a new owner", pages.len() as u64)
+    }
+
+    fn in_one_message(field: &'static str, pages: u64) -> Result<(), WireError> {
+        Self::within(field, "1 to 1024", pages, (1..=PAGES_PER_MESSAGE_MAX).contains(&pages))
+    }
+
     pub(crate) fn wanted(&self, wanted: &[PagesWanted]) -> Result<(), WireError> {
         let mut pages = 0u64;
         for group in wanted {
@@ -39,7 +68,7 @@ impl Limits {
             Self::within("page ranges of a request", "ascending, within the region", ranges, good)?;
             pages = pages.saturating_add(group.pages.len());
         }
-        Self::within("pages of a request", "1 to 1024", pages, (1..=PAGES_PER_MESSAGE_MAX).contains(&pages))
+        Self::in_one_message("pages of a request", pages)
     }
 
     pub(crate) fn copies(&self, copies: &[PageCopy], content: &[u8]) -> Result<(), WireError> {
@@ -48,7 +77,7 @@ impl Limits {
             self.version(&copy.version)?;
         }
         let pages = copies.len() as u64;
-        Self::within("pages of a reply", "1 to 1024", pages, (1..=PAGES_PER_MESSAGE_MAX).contains(&pages))?;
+        Self::in_one_message("pages of a reply", pages)?;
         let sent = copies.iter().filter(|copy| !copy.is_zero).count();
         let bytes = content.len();
         let (least, most) = (sent * self.granule_bytes as usize, sent * PageSize::MIB_2.bytes());
@@ -59,8 +88,6 @@ impl Limits {
 
 #[cfg(test)]
 mod tests {
-    use hiroba_base::NodeId;
-
     use super::*;
     use crate::Message;
 

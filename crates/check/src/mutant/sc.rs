@@ -5,7 +5,7 @@ use hiroba_protocol::Effect;
 use hiroba_wire::{Limits, Message};
 use rustc_hash::FxHashMap;
 
-use super::wrongs::{FirstContents, WIDE_LIMITS, truncate_install};
+use super::wrongs::{FirstContents, truncate_install};
 use super::{Fate, Mutation};
 
 /// The catalogue of planted bugs.
@@ -79,10 +79,10 @@ impl Mutant {
 
 struct Planted {
     mutant: Mutant,
-    /// A loss of access that each node is about to carry out; the node's next effect shows the reason.
-    lowered: FxHashMap<NodeId, Effect>,
-    /// A loss of access that is delayed.
-    late: FxHashMap<NodeId, Effect>,
+    /// The losses of access that each node is about to carry out; the effect behind them shows the reason.
+    lowered: FxHashMap<NodeId, Vec<Effect>>,
+    /// Losses of access that are delayed.
+    late: FxHashMap<NodeId, Vec<Effect>>,
     contents: FirstContents,
 }
 
@@ -96,58 +96,59 @@ enum Reason {
 }
 
 fn reason(lowered: &Effect, next: &Effect) -> Reason {
-    let left = match lowered {
-        Effect::Protect { access, .. } => *access,
-        _ => Access::None,
-    };
-    match next {
-        Effect::SendPages { .. } if left == Access::Read => Reason::Shares,
-        Effect::SendPages { .. } => Reason::HandsOver,
-        Effect::Send { message, .. } => match Message::decode(message, &WIDE_LIMITS) {
-            Ok(Message::CopyInvalidated { .. }) => Reason::GivesUp,
-            Ok(Message::Ownership { .. }) => Reason::HandsOver,
-            _ => Reason::Other,
-        },
+    match lowered {
+        Effect::Invalidate { .. } => Reason::GivesUp,
+        Effect::Protect { access: Access::None, .. } => Reason::HandsOver,
+        // Otherwise it is access to a copy that has come.
+        _ if matches!(next, Effect::SendPages { .. }) => Reason::Shares,
         _ => Reason::Other,
     }
 }
 
 impl Planted {
-    /// Decides what happens to a loss of access and the effect after it.
-    fn lower(&mut self, node: NodeId, lowered: Effect, next: Effect) -> Vec<Effect> {
-        match (self.mutant, reason(&lowered, &next)) {
-            (Mutant::KeepCopy, Reason::GivesUp)
-            | (Mutant::KeepWritingWhenSharing, Reason::Shares)
-            | (Mutant::KeepPageWhenHandingOver, Reason::HandsOver) => vec![next],
-            (Mutant::GiveUpLate, Reason::GivesUp) => {
-                self.late.insert(node, lowered);
-                vec![next]
+    /// Returns true if the effect may be a loss of access that matters to this mutant.
+    fn is_watched(&self, effect: &Effect) -> bool {
+        match effect {
+            Effect::Protect { access: Access::None, .. } | Effect::Invalidate { .. } => true,
+            Effect::Protect { access: Access::Read, .. } => {
+                matches!(self.mutant, Mutant::KeepWritingWhenSharing | Mutant::ShareBeforeProtecting)
             }
-            (Mutant::ShareBeforeProtecting, Reason::Shares)
-            | (Mutant::HandOverBeforeProtecting, Reason::HandsOver) => vec![next, lowered],
-            _ => vec![lowered, next],
+            _ => false,
         }
+    }
+
+    /// Decides what happens to losses of access and the effect behind them.
+    fn lower(&mut self, node: NodeId, lowered: Vec<Effect>, next: Effect) -> Vec<Effect> {
+        let (mut before, mut behind) = (Vec::new(), Vec::new());
+        for effect in lowered {
+            match (self.mutant, reason(&effect, &next)) {
+                (Mutant::KeepCopy, Reason::GivesUp)
+                | (Mutant::KeepWritingWhenSharing, Reason::Shares)
+                | (Mutant::KeepPageWhenHandingOver, Reason::HandsOver) => {}
+                (Mutant::GiveUpLate, Reason::GivesUp) => self.late.entry(node).or_default().push(effect),
+                (Mutant::ShareBeforeProtecting, Reason::Shares)
+                | (Mutant::HandOverBeforeProtecting, Reason::HandsOver) => behind.push(effect),
+                _ => before.push(effect),
+            }
+        }
+        before.push(next);
+        before.append(&mut behind);
+        before
     }
 }
 
 impl Mutation for Planted {
     fn on_effect(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
-        let mut effects: Vec<Effect> = self.late.remove(&node).into_iter().collect();
+        if self.is_watched(&effect) {
+            self.lowered.entry(node).or_default().push(effect);
+            return Vec::new();
+        }
+        let mut effects = self.late.remove(&node).unwrap_or_default();
         if let Some(lowered) = self.lowered.remove(&node) {
             effects.extend(self.lower(node, lowered, effect));
             return effects;
         }
         match (self.mutant, effect) {
-            // A loss of access is always followed by a message.
-            (_, effect @ (Effect::Protect { access: Access::None, .. } | Effect::Invalidate { .. })) => {
-                self.lowered.insert(node, effect);
-            }
-            (
-                Mutant::KeepWritingWhenSharing | Mutant::ShareBeforeProtecting,
-                effect @ Effect::Protect { access: Access::Read, .. },
-            ) => {
-                self.lowered.insert(node, effect);
-            }
             (Mutant::WritableCopy, Effect::Protect { pages, access: Access::Read }) => {
                 effects.push(Effect::Protect { pages, access: Access::Write });
             }
@@ -167,8 +168,11 @@ impl Mutation for Planted {
 
     fn sends_before(&mut self, from: NodeId, bytes: &[u8], limits: &Limits) -> Vec<(NodeId, Vec<u8>)> {
         match (self.mutant, Message::decode(bytes, limits)) {
-            (Mutant::SkipInvalidation | Mutant::WriteBeforeAnswers, Ok(Message::InvalidateCopy { page })) => {
-                vec![(from, Message::CopyInvalidated { page }.encode())]
+            (
+                Mutant::SkipInvalidation | Mutant::WriteBeforeAnswers,
+                Ok(Message::InvalidateCopy { pages }),
+            ) => {
+                vec![(from, Message::CopyInvalidated { pages }.encode())]
             }
             _ => Vec::new(),
         }
@@ -176,12 +180,13 @@ impl Mutation for Planted {
 
     fn on_message(&mut self, from: NodeId, to: NodeId, message: &Message<'_>, _limits: &Limits) -> Fate {
         match (self.mutant, message.clone()) {
-            (Mutant::ForgetCopyset, Message::Ownership { page, turns, .. }) => {
-                Fate::altered(&Message::Ownership { page, copyset: Vec::new(), turns })
+            (Mutant::ForgetCopyset, Message::Ownership { mut pages }) => {
+                pages.iter_mut().for_each(|owned| owned.copyset.clear());
+                Fate::altered(&Message::Ownership { pages })
             }
-            (Mutant::ForgetOneReader, Message::Ownership { page, mut copyset, turns }) => {
-                copyset.pop();
-                Fate::altered(&Message::Ownership { page, copyset, turns })
+            (Mutant::ForgetOneReader, Message::Ownership { mut pages }) => {
+                pages.iter_mut().for_each(|owned| _ = owned.copyset.pop());
+                Fate::altered(&Message::Ownership { pages })
             }
             (Mutant::SkipInvalidation, Message::InvalidateCopy { .. }) => Fate::LOST,
             (Mutant::WriteBeforeAnswers | Mutant::LoseAnswer, Message::CopyInvalidated { .. })

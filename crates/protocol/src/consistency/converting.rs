@@ -230,8 +230,13 @@ impl Consistency {
             Message::Converted { pages } => {
                 pages.iter().try_for_each(|page| self.note_given_up(from, page))?;
             }
-            Message::CopyRequest { page, .. } | Message::OwnershipRequest { page } => {
-                return self.keep_request(from, *page, message);
+            Message::CopiesRequest { pages, requester } => {
+                let requester = *requester;
+                let request = |pages| Message::CopiesRequest { pages, requester };
+                return self.keep_requests(from, pages, request);
+            }
+            Message::OwnershipRequest { pages } => {
+                return self.keep_requests(from, pages, |pages| Message::OwnershipRequest { pages });
             }
             _ => return Ok(false),
         }
@@ -419,19 +424,28 @@ impl Consistency {
         Ok(())
     }
 
-    /// Keeps a request of a node that has given the page up, until this node, the home, has done so, too.
-    fn keep_request(
+    /// Keeps the part of a request of a node that has given pages up which concerns pages that this node, the
+    /// home, has yet to give up. The rest is handled behind this message. Returns false if no page is kept.
+    fn keep_requests(
         &mut self,
         from: NodeId,
-        page: PageId,
-        message: &Message<'_>,
+        pages: &PageSet,
+        request: impl Fn(PageSet) -> Message<'static>,
     ) -> Result<bool, ProtocolError> {
-        let Some(conversion) = self.conversions.pages.get_mut(&page) else { return Ok(false) };
-        if conversion.requests.iter().any(|(node, _)| *node == from) {
-            return Err(unexpected(Expected::OneRequestOfEachNode, format!("two of node {from} for {page}")));
+        let (kept, rest): (Vec<PageId>, Vec<PageId>) =
+            pages.iter().partition(|page| self.conversions.pages.contains_key(page));
+        for page in &kept {
+            let conversion = self.conversions.pages.get_mut(page).expect("it is under way");
+            if conversion.requests.iter().any(|(node, _)| *node == from) {
+                let got = format!("two of node {from} for {page}");
+                return Err(unexpected(Expected::OneRequestOfEachNode, got));
+            }
+            conversion.requests.push((from, request([*page].into_iter().collect()).encode()));
         }
-        conversion.requests.push((from, message.encode()));
-        Ok(true)
+        if !kept.is_empty() && !rest.is_empty() {
+            self.site.out.keep([(from, request(rest.into_iter().collect()).encode())]);
+        }
+        Ok(!kept.is_empty())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Messages: chooses the part of the node that handles each, and keeps those that must wait.
 
-use hiroba_base::{NodeId, PageRange};
+use hiroba_base::{NodeId, PageId, PageRange};
 use hiroba_wire::Message;
 
 use super::Consistency;
@@ -104,6 +104,27 @@ impl Consistency {
         Ok(())
     }
 
+    /// Checks that the pages of a message about several pages under sequential consistency are pages of the
+    /// protocol of `first`.
+    fn check_run(&self, message: &Message<'_>, first: PageId) -> Result<(), ProtocolError> {
+        let protocol = self.protocols.index_of(first);
+        let check = |page: PageId| {
+            if self.site.locate(page).page == page && self.protocols.index_of(page) == protocol {
+                return Ok(());
+            }
+            Err(unexpected(Expected::PagesOfOneProtocol, format!("{page} with {first}")))
+        };
+        match message {
+            Message::CopiesRequest { pages, .. }
+            | Message::OwnershipRequest { pages }
+            | Message::OwnershipForward { pages, .. }
+            | Message::InvalidateCopy { pages }
+            | Message::CopyInvalidated { pages } => pages.iter().try_for_each(check),
+            Message::Ownership { pages } => pages.iter().try_for_each(|owned| check(owned.page)),
+            _ => Ok(()),
+        }
+    }
+
     fn dispatch_to_protocol(
         &mut self,
         from: NodeId,
@@ -116,6 +137,7 @@ impl Consistency {
                 if self.handle_conversion(from, message)? {
                     return Ok(());
                 }
+                self.check_run(message, page)?;
                 self.protocols.of(page).handle_message(&mut self.site, from, message)
             }
             Subject { is_for_home: true, .. } => {

@@ -17,6 +17,7 @@
 //! before it confirms that it has given the copy up.
 //!
 //! A page that was not written since it was last given follows an empty interval, which costs no message.
+//! Pages that leave for the same node in the same event need one release (`sc/sending.rs`).
 //!
 //! A publication waits at its receiver while the sender has left a collective whose departure has not
 //! arrived. Pages that follow the publication are installed, but no thread may touch them before the
@@ -36,6 +37,8 @@ pub(super) struct Order {
     is_kept: bool,
     /// Pages that are given after a release: the receiver, and the access that it wants.
     going: FxHashMap<PageId, (NodeId, Access)>,
+    /// The pages that go on after the same release, by the first of them, which names the release.
+    together: FxHashMap<PageId, Vec<PageId>>,
     /// Pages that followed a publication that is kept back.
     waiting: Vec<Waiting>,
 }
@@ -88,11 +91,29 @@ impl Sc {
         self.lower_access(site, page_id, wanted);
         let before = self.order.going.insert(page_id, (to, wanted));
         assert_eq!(before, None, "{page_id}: it goes to one node at a time");
-        site.release_for(AfterRelease::Order { page: page_id, to, closes: true });
+        self.sending.release_for(page_id, to);
     }
 
-    /// Gives the page after the interval was closed and the receiver was informed.
-    pub(super) fn give_after_release(&mut self, site: &mut Site, page_id: PageId) {
+    /// Requests the release that these pages need. They have lost the access that they are to lose.
+    pub(super) fn release(&mut self, site: &mut Site, to: NodeId, pages: Vec<PageId>) {
+        let first = pages[0];
+        site.release_for(AfterRelease::Order { page: first, to, closes: true });
+        let before = self.order.together.insert(first, pages);
+        assert_eq!(before, None, "{first}: one release names it at a time");
+    }
+
+    /// Gives the pages, or confirms their loss, after the interval was closed and the receiver was informed.
+    pub(super) fn go_on(&mut self, site: &mut Site, first: PageId) {
+        for page in self.order.together.remove(&first).expect("the release was for these pages") {
+            if self.order.is_going(page) {
+                self.give_after_release(site, page);
+            } else {
+                self.confirm(site, page);
+            }
+        }
+    }
+
+    fn give_after_release(&mut self, site: &mut Site, page_id: PageId) {
         let (to, wanted) = self.order.going.remove(&page_id).expect("the release was for a page that goes");
         self.give(site, page_id, to, wanted);
         self.settle(site, page_id);

@@ -4,7 +4,7 @@ use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, PageSize};
 use hiroba_protocol::{
     Consistency, Effect, Engine, HomePolicy, Outcome, Protocol, Synchronisation, Waiter, WriteTracking,
 };
-use hiroba_wire::{Limits, Message, Placement};
+use hiroba_wire::{Limits, Message, PageOwned, Placement};
 
 const HOME: NodeId = NodeId(0);
 const FIRST: NodeId = NodeId(1);
@@ -34,6 +34,14 @@ fn converted(pages: u64) -> Message<'static> {
 
 fn first(pages: u64) -> PageSet {
     (PAGE.0..PAGE.0 + pages).map(PageId).collect()
+}
+
+fn ownership_request(pages: u64) -> Message<'static> {
+    Message::OwnershipRequest { pages: first(pages) }
+}
+
+fn copies_request(requester: NodeId) -> Message<'static> {
+    Message::CopiesRequest { pages: first(1), requester }
 }
 
 fn effects(engine: &mut Consistency) -> Vec<Effect> {
@@ -72,11 +80,12 @@ fn a_home_converts_a_page_once_and_waits_for_every_node() {
     home.handle_message(FIRST, &report).unwrap();
     must_refuse(&mut home, FIRST, &report, "one report of each node");
     // A request under the new protocol waits, but only one of each node.
-    home.handle_message(FIRST, &Message::OwnershipRequest { page: PAGE }).unwrap();
-    must_refuse(&mut home, FIRST, &Message::OwnershipRequest { page: PAGE }, "one request at a time");
+    home.handle_message(FIRST, &ownership_request(1)).unwrap();
+    must_refuse(&mut home, FIRST, &ownership_request(1), "one request at a time");
     assert_eq!(sent(&mut home), []);
     home.handle_message(SECOND, &report).unwrap();
-    let ownership = Message::Ownership { page: PAGE, copyset: vec![], turns: vec![] }.encode();
+    let owned = PageOwned { page: PAGE, copyset: vec![], turns: vec![] };
+    let ownership = Message::Ownership { pages: vec![owned] }.encode();
     assert_eq!(sent(&mut home), [(FIRST, ownership)]);
     home.handle_message(SECOND, &request).unwrap();
     assert_eq!(sent(&mut home), [], "it is done");
@@ -95,7 +104,7 @@ fn a_copy_is_given_up_once_for_its_home() {
     must_refuse(&mut node, HOME, &order, "an order of its home");
     // From now on the page is asked for as under sequential consistency.
     node.handle_fault(PAGE, Access::Read, Some(THREAD));
-    assert_eq!(sent(&mut node), [(HOME, Message::CopyRequest { page: PAGE, requester: FIRST }.encode())]);
+    assert_eq!(sent(&mut node), [(HOME, copies_request(FIRST).encode())]);
 }
 
 /// A fetch is under way: the copy comes, serves its thread, and is given up.
@@ -116,7 +125,7 @@ fn a_page_that_is_being_fetched_is_given_up_when_it_has_come() {
     let report =
         effects.iter().position(|effect| *effect == Effect::Send { to: HOME, message: reports.clone() });
     assert!(woken.is_some() && woken < report, "{effects:?}");
-    let wants = Message::OwnershipRequest { page: PAGE }.encode();
+    let wants = ownership_request(1).encode();
     assert_eq!(effects.last(), Some(&Effect::Send { to: HOME, message: wants }));
 }
 
@@ -133,8 +142,8 @@ fn a_page_whose_stores_cannot_fault_has_no_copies() {
     }
     assert!(!node.notes_stores(PAGE), "its content is no twin");
     node.handle_fault(PAGE, Access::Read, Some(THREAD));
-    assert_eq!(sent(&mut node), [(HOME, Message::OwnershipRequest { page: PAGE }.encode())]);
-    let request = Message::CopyRequest { page: PAGE, requester: SECOND };
+    assert_eq!(sent(&mut node), [(HOME, ownership_request(1).encode())]);
+    let request = copies_request(SECOND);
     must_refuse(&mut node, SECOND, &request, "a request for the page itself");
 }
 

@@ -5,7 +5,7 @@ use hiroba_base::{Access, NodeId, PageId, PageRange, PageSize, VersionVector};
 use hiroba_protocol::{
     Consistency, Effect, Engine, Expected, Protocol, ProtocolError, Waiter, WriteTracking,
 };
-use hiroba_wire::{Limits, Message, PageCopy, Placement};
+use hiroba_wire::{Limits, Message, PageCopy, PageOwned, Placement};
 
 const GRANULE_BYTES: u32 = 4096;
 const PAGE: PageId = PageId(8);
@@ -45,14 +45,15 @@ fn a_page_is_handed_to_who_asked_for_it_with_a_copyset_of_others() {
     let mut node = engine(Protocol::Sc, THERE);
     node.handle_fault(PAGE, Access::Write, Some(THREAD));
     drain(&mut node);
-    let with_this_node = Message::Ownership { page: PAGE, copyset: vec![HERE], turns: Vec::new() };
+    let owned = PageOwned { page: PAGE, copyset: vec![HERE], turns: Vec::new() };
+    let with_this_node = Message::Ownership { pages: vec![owned] };
     assert_eq!(refusal(&mut node, &with_this_node), Some(Expected::CopysetOfOthers));
 }
 
 #[test]
 fn nobody_is_asked_to_hand_a_page_to_itself() {
     let mut node = engine(Protocol::Sc, HERE);
-    let to_itself = Message::OwnershipForward { page: PAGE, requester: HERE };
+    let to_itself = Message::OwnershipForward { pages: [PAGE].into_iter().collect(), requester: HERE };
     assert_eq!(refusal(&mut node, &to_itself), Some(Expected::AnotherNode));
 }
 
@@ -81,7 +82,7 @@ fn a_home_page_is_sent_to_nobody_who_is_its_home() {
 #[test]
 fn an_owner_is_not_asked_for_a_copy_of_its_own() {
     let mut node = engine(Protocol::Sc, HERE);
-    let for_the_owner = Message::CopyRequest { page: PAGE, requester: HERE };
+    let for_the_owner = Message::CopiesRequest { pages: [PAGE].into_iter().collect(), requester: HERE };
     assert_eq!(refusal(&mut node, &for_the_owner), Some(Expected::RequestWithoutCopy));
 }
 
