@@ -18,12 +18,13 @@
 //! forwards a request to that node, so that the nodes that want to write form a chain, in which each hands
 //! the page to the next. A request that reaches a node before it has become the owner waits there.
 //! ```text
-//!   reader ──CopiesRequest──▶ manager (or hint) ──CopiesRequest──▶ owner ──PagesReply──▶ reader
+//!   reader ──CopiesRequest──▶ manager (or hint) ──CopiesRequest──▶ owner
+//!                                                             owner ──PagesReply──▶ reader
 //!   writer ──OwnershipRequest──▶ manager ──OwnershipForward──▶ owner ──[PagesReply,] Ownership──▶ writer
 //!                                       writer ──InvalidateCopy──▶ copyset ──CopyInvalidated──▶ writer
 //! ```
-//! Messages name sets of pages: those that one event of the sender is about (`sc/sending.rs`). The states of a
-//! page on one node:
+//! Messages name sets of pages: those that one event of the sender is about (`sc/sending.rs`). The states of
+//! a page on one node:
 //!
 //! | state | `owner` | access | load faults | store faults |
 //! |---|---|---|---|---|
@@ -35,9 +36,10 @@
 //! | owner, writing | yes | Write | – | – |
 //! | owner, giving | yes | Read or None | wait | wait: the page goes when a release is done (`sc/order.rs`) |
 //!
-//! A copy that is invalidated becomes *absent*; with pages of other protocols, the node confirms that only
-//! after a release (`sc/order.rs`). A `CopiesRequest` takes *owner, writing* to *owner, shared*; an
-//! `OwnershipForward` takes any owner to *absent*.
+//! A page that is brought ahead counts as one on which a thread has faulted. A copy that is invalidated
+//! becomes *absent*; with pages of other protocols, the node confirms that only after a release
+//! (`sc/order.rs`). A `CopiesRequest` takes *owner, writing* to *owner, shared*; an `OwnershipForward` takes
+//! any owner to *absent*.
 //!
 //! **Why an invalidation that overtakes the copy is harmless.** The copyset of an owner names nodes to which
 //! that owner itself has sent a copy, because becoming the owner empties it. So a node that must give up a
@@ -48,9 +50,14 @@
 //! host notes stores to such a page instead of having them fault, a copy could be written unnoticed. So none
 //! is given: a load asks for the page itself.
 //!
+//! **Runs.** Where a thread faults on page after page, those that follow are requested with them
+//! (`sc/runs.rs`), as if threads had faulted on them: `wanted` is set, and nobody waits. The table holds for
+//! them, too.
+//!
 //! **Retention.** A page that goes back and forth between nodes might leave each before the thread that
 //! faulted has touched it. A page that a thread waited for therefore stays, whatever others request, until
-//! the host reports that a moment has passed ([`Effect::Retain`]).
+//! the host reports that a moment has passed ([`Effect::Retain`]). So do pages that have come with it, except
+//! those that others want when they come.
 //!
 //! **Copies that are lent.** Pages that nodes are about to read may travel with the departure from a
 //! collective, until the next one (`sc/lending.rs`).
@@ -64,6 +71,7 @@
 
 mod lending;
 mod order;
+mod runs;
 mod sending;
 mod state;
 
@@ -75,6 +83,7 @@ use rustc_hash::FxHashMap;
 
 use self::lending::{Lending, Vain};
 use self::order::{Grant, Order};
+use self::runs::{Habit, Kind, Runs};
 use self::sending::{Sending, Word};
 pub use self::state::State;
 use crate::coherence::{Coherence, Site, WordOperation};
@@ -96,6 +105,7 @@ pub struct Sc {
     operating: VecDeque<(Waiter, u32)>,
     order: Order,
     lending: Lending,
+    runs: Runs,
     sending: Sending,
 }
 
@@ -134,6 +144,14 @@ struct Page {
     /// True if stores to the page cannot be made to fault, so that no copies are given: the page was under a
     /// protocol whose stores are noted.
     is_undivided: bool,
+    /// True if the page was under another protocol.
+    is_converted: bool,
+    /// True if no thread has faulted for what is wanted.
+    is_ahead: bool,
+    /// What is known of the page's use by loads, and by stores.
+    habits: [Habit; 2],
+    /// True if the run that last reached the page went downwards.
+    is_downwards: bool,
 }
 
 impl Page {
@@ -156,6 +174,10 @@ impl Page {
             retained: false,
             turns: BTreeMap::new(),
             is_undivided: false,
+            is_converted: false,
+            is_ahead: false,
+            habits: Default::default(),
+            is_downwards: false,
         }
     }
 
@@ -186,16 +208,25 @@ impl Sc {
 impl Sc {
     /// Handles a fault: Li and Hudak's *read fault handler* and *write fault handler*. Absent → copy, any →
     /// owner, writing.
-    fn handle_fault(&mut self, site: &mut Site, page_id: PageId, wanted: Access, waiter: Option<Waiter>) {
+    fn handle_fault(&mut self, site: &mut Site, located: Located, wanted: Access, waiter: Option<Waiter>) {
+        let (page_id, prefetches) = (located.page, site.prefetches);
         let page = self.page(site, page_id);
         let wanted = if page.is_undivided { Access::Write } else { wanted_beyond(page.access, wanted) };
+        let kind = Kind::of(page, wanted).filter(|_| prefetches && !page.is_undivided);
+        let comes_ahead = std::mem::take(&mut page.is_ahead);
         page.wanted = page.wanted.max(wanted);
         debug_assert!(
             page.waiters.iter().all(|(other, _)| Some(*other) != waiter),
             "{page_id}: a thread waits for one fault at a time"
         );
         page.waiters.extend(waiter.map(|waiter| (waiter, wanted)));
+        if let Some(kind) = kind.filter(|_| comes_ahead) {
+            page.note_used(kind);
+        }
         self.settle(site, page_id);
+        if let Some(kind) = kind.filter(|_| !comes_ahead) {
+            self.follow(site, located, kind);
+        }
     }
 
     /// Begins an operation, which only the owner may carry out: like Li and Hudak's *write fault handler*.
@@ -208,7 +239,7 @@ impl Sc {
             "{page_id}: a thread waits for one operation at a time"
         );
         page.operations.push_back((waiter, offset, operation));
-        page.wanted = Access::Write;
+        (page.wanted, page.is_ahead) = (Access::Write, false);
         self.settle(site, page_id);
     }
 
@@ -278,7 +309,13 @@ impl Sc {
         if page.wanted <= access {
             page.wanted = Access::None;
         }
-        let must_retain = !std::mem::replace(&mut page.retained, true);
+        let is_ahead = std::mem::take(&mut page.is_ahead);
+        let is_contended = is_ahead && (page.give_up_for.is_some() || !page.queue.is_empty());
+        if is_contended {
+            page.habits[usize::from(access == Access::Write)].note_contended();
+        }
+        // Nobody here waits for what others want.
+        let must_retain = !is_contended && !std::mem::replace(&mut page.retained, true);
         let operations =
             if access == Access::Write { std::mem::take(&mut page.operations) } else { VecDeque::new() };
         for (waiter, offset, operation) in operations {
@@ -553,7 +590,8 @@ impl Sc {
             if asked == Access::None {
                 return Err(unexpected(Expected::RequestedPage, format!("{page_id}")));
             }
-            let hinted = u32::from(self.page(site, *page_id).wanted == Access::None);
+            let page = self.page(site, *page_id);
+            let hinted = u32::from(page.wanted == Access::None || page.is_ahead);
             let (fetched, prefetched) = (1 - hinted, hinted);
             site.out.push(Effect::Install { pages, content: new, merge: false, fetched, prefetched });
             if asked == Access::Read {
@@ -683,7 +721,7 @@ impl Coherence for Sc {
     }
 
     fn fault(&mut self, site: &mut Site, page: Located, wanted: Access, waiter: Option<Waiter>) {
-        self.handle_fault(site, page.page, wanted, waiter);
+        self.handle_fault(site, page, wanted, waiter);
         self.end_event(site);
     }
 
@@ -763,7 +801,9 @@ impl Coherence for Sc {
     /// The home becomes the owner, fresh; the page is absent on other nodes.
     fn take_over(&mut self, site: &mut Site, page: PageId) {
         assert!(!self.pages.contains_key(&page), "{page}: nobody has asked for what is not here yet");
-        self.page(site, page).is_undivided = site.is_async(page);
+        let is_undivided = site.is_async(page);
+        let page = self.page(site, page);
+        (page.is_converted, page.is_undivided) = (true, is_undivided);
     }
 
     fn go_on_after_release(&mut self, site: &mut Site, page: PageId) {
@@ -779,14 +819,17 @@ impl Coherence for Sc {
 
     fn prepare_meeting(&mut self, site: &mut Site, along: &PageSet) {
         self.arrive_with(site, along);
+        self.end_event(site);
     }
 
     fn lend(&mut self, site: &mut Site, to: &[NodeId]) {
         self.depart_with(site, to);
+        self.end_event(site);
     }
 
     fn begin_phase(&mut self, site: &mut Site, _voided: &PageSet) {
         self.begin_with(site);
+        self.end_event(site);
     }
 
     fn waits_for_retained(&self) -> bool {

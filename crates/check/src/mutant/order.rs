@@ -18,17 +18,20 @@ pub enum Mutant {
     PageOvertakesWord,
     /// A copy is given up without telling what its node has written.
     ConfirmInSilence,
+    /// Pages that go together overtake what is told.
+    RunOvertakesWord,
     /// The owner stops writing only when the release is done and the page is sent.
     WriteWhileReleasing,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 5] = [
+    pub const ALL: [Mutant; 6] = [
         Mutant::GiveInSilence,
         Mutant::TellNothing,
         Mutant::PageOvertakesWord,
         Mutant::ConfirmInSilence,
+        Mutant::RunOvertakesWord,
         Mutant::WriteWhileReleasing,
     ];
 
@@ -61,6 +64,23 @@ impl Planted {
     }
 }
 
+impl Planted {
+    /// Sends a reply with several pages before the publication that it follows.
+    fn run_overtakes_word(&mut self, link: (NodeId, NodeId), message: &Message<'_>) -> Fate {
+        let held = self.held.remove(&link);
+        match message {
+            Message::Publish { .. } => {
+                self.held.insert(link, message.encode());
+                Fate::Replaced(held.into_iter().collect())
+            }
+            Message::PagesReply { copies, .. } if copies.len() > 1 => {
+                Fate::Replaced([message.encode()].into_iter().chain(held).collect())
+            }
+            _ => Fate::Replaced(held.into_iter().chain([message.encode()]).collect()),
+        }
+    }
+}
+
 impl Mutation for Planted {
     fn on_effect(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
         let lowered = self.lowered.entry(node).or_default();
@@ -86,6 +106,7 @@ impl Mutation for Planted {
                 Fate::altered(&Message::Publish { knowledge, count })
             }
             (Mutant::PageOvertakesWord, Message::Publish { .. }) => Fate::Astray,
+            (Mutant::RunOvertakesWord, message) => self.run_overtakes_word((from, to), &message),
             (Mutant::ConfirmInSilence, message) => self.confirm_in_silence((from, to), &message),
             _ => Fate::Sent,
         }

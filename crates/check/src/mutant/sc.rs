@@ -1,6 +1,6 @@
 //! Planted bugs of the single-writer protocol.
 
-use hiroba_base::{Access, NodeId, PageId};
+use hiroba_base::{Access, NodeId, PageId, PageRange};
 use hiroba_protocol::Effect;
 use hiroba_wire::{Limits, Message};
 use rustc_hash::FxHashMap;
@@ -43,11 +43,18 @@ pub enum Mutant {
     OwnershipOvertakesContent,
     /// An answer to an invalidation is lost.
     LoseAnswer,
+    /// Of the copies that are to be invalidated together, only the first one is, and all count as
+    /// invalidated.
+    InvalidateOnlyFirst,
+    /// Of the pages of which copies are given together, the owner stops writing only the first one.
+    ShareOnlyFirst,
+    /// Of the pages that are sent together, two have each other's content.
+    SwapContents,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 16] = [
+    pub const ALL: [Mutant; 19] = [
         Mutant::KeepCopy,
         Mutant::GiveUpLate,
         Mutant::KeepWritingWhenSharing,
@@ -64,7 +71,14 @@ impl Mutant {
         Mutant::WritableCopy,
         Mutant::OwnershipOvertakesContent,
         Mutant::LoseAnswer,
+        Mutant::InvalidateOnlyFirst,
+        Mutant::ShareOnlyFirst,
+        Mutant::SwapContents,
     ];
+
+    /// Those that need pages which go together.
+    pub const OF_RUNS: [Mutant; 3] =
+        [Mutant::InvalidateOnlyFirst, Mutant::ShareOnlyFirst, Mutant::SwapContents];
 
     /// Returns the bug, ready to be planted in a cluster.
     pub fn plant(self) -> Box<dyn Mutation> {
@@ -105,13 +119,23 @@ fn reason(lowered: &Effect, next: &Effect) -> Reason {
     }
 }
 
+fn only_first(effect: Effect) -> Effect {
+    match effect {
+        Effect::Protect { pages, access } => {
+            Effect::Protect { pages: PageRange { count: 1, ..pages }, access }
+        }
+        other => other,
+    }
+}
+
 impl Planted {
     /// Returns true if the effect may be a loss of access that matters to this mutant.
     fn is_watched(&self, effect: &Effect) -> bool {
         match effect {
             Effect::Protect { access: Access::None, .. } | Effect::Invalidate { .. } => true,
             Effect::Protect { access: Access::Read, .. } => {
-                matches!(self.mutant, Mutant::KeepWritingWhenSharing | Mutant::ShareBeforeProtecting)
+                use Mutant::{KeepWritingWhenSharing, ShareBeforeProtecting, ShareOnlyFirst};
+                matches!(self.mutant, KeepWritingWhenSharing | ShareBeforeProtecting | ShareOnlyFirst)
             }
             _ => false,
         }
@@ -125,6 +149,7 @@ impl Planted {
                 (Mutant::KeepCopy, Reason::GivesUp)
                 | (Mutant::KeepWritingWhenSharing, Reason::Shares)
                 | (Mutant::KeepPageWhenHandingOver, Reason::HandsOver) => {}
+                (Mutant::ShareOnlyFirst, Reason::Shares) => before.push(only_first(effect)),
                 (Mutant::GiveUpLate, Reason::GivesUp) => self.late.entry(node).or_default().push(effect),
                 (Mutant::ShareBeforeProtecting, Reason::Shares)
                 | (Mutant::HandOverBeforeProtecting, Reason::HandsOver) => behind.push(effect),
@@ -174,6 +199,9 @@ impl Mutation for Planted {
             ) => {
                 vec![(from, Message::CopyInvalidated { pages }.encode())]
             }
+            (Mutant::InvalidateOnlyFirst, Ok(Message::InvalidateCopy { pages })) if pages.len() > 1 => {
+                vec![(from, Message::CopyInvalidated { pages: pages.iter().skip(1).collect() }.encode())]
+            }
             _ => Vec::new(),
         }
     }
@@ -189,6 +217,14 @@ impl Mutation for Planted {
                 Fate::altered(&Message::Ownership { pages })
             }
             (Mutant::SkipInvalidation, Message::InvalidateCopy { .. }) => Fate::LOST,
+            (Mutant::InvalidateOnlyFirst, Message::InvalidateCopy { pages }) => {
+                Fate::altered(&Message::InvalidateCopy { pages: pages.iter().take(1).collect() })
+            }
+            (Mutant::SwapContents, Message::PagesReply { mut copies, content }) if copies.len() > 1 => {
+                let (first, second) = (copies[0].page, copies[1].page);
+                (copies[0].page, copies[1].page) = (second, first);
+                Fate::altered(&Message::PagesReply { copies, content })
+            }
             (Mutant::WriteBeforeAnswers | Mutant::LoseAnswer, Message::CopyInvalidated { .. })
                 if from != to =>
             {

@@ -186,7 +186,7 @@ fn breach_of(mutant: Mutant) -> Option<Breach> {
 /// or end in a deadlock.
 #[test]
 fn page_facts_alone_convict_mutants() {
-    const CONVICTED: [Mutant; 11] = [
+    const CONVICTED: [Mutant; 13] = [
         Mutant::KeepCopy,
         Mutant::GiveUpLate,
         Mutant::KeepWritingWhenSharing,
@@ -198,6 +198,8 @@ fn page_facts_alone_convict_mutants() {
         Mutant::SkipInvalidation,
         Mutant::WriteBeforeAnswers,
         Mutant::WritableCopy,
+        Mutant::InvalidateOnlyFirst,
+        Mutant::ShareOnlyFirst,
     ];
     for mutant in CONVICTED {
         let breach = breach_of(mutant).unwrap_or_else(|| panic!("page facts do not convict {mutant:?}"));

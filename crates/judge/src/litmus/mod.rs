@@ -23,6 +23,7 @@ mod order;
 mod ordered;
 mod pages;
 mod posts;
+mod runs;
 mod sequential;
 mod threads;
 mod tracking;

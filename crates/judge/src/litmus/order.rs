@@ -37,7 +37,31 @@ pub fn order() -> Vec<Litmus> {
     let read = [load(DATA, 1), load(FAR_DATA, 2)];
     let sees_all =
         |thread| move |ended: &crate::execution::Ended| !both(ended, (thread, 1, 7), (thread, 2, 8));
+    let flags = (4..8).map(|page| Address::word(page, 0));
+    let flagged = |(flag, value)| [store(DATA, value), store(flag, value)];
     vec![
+        Litmus::new(
+            "MP by a run of flags",
+            "whichever of the flags that come together a thread sees, it sees the data",
+            Program::new(
+                0,
+                [
+                    vec![],
+                    flags.clone().zip(1..).flat_map(flagged).collect(),
+                    flags
+                        .zip(0..)
+                        .flat_map(|(flag, into)| [load(flag, into), load(DATA, into + 8)])
+                        .collect(),
+                ],
+            )
+            .with_regions(vec![
+                Region::new(0, 2, 1, Placement::Cyclic),
+                Region::new(2, 6, 1, Placement::On(hiroba_base::NodeId(0))),
+            ]),
+        )
+        .racy()
+        .forbid(|ended| (0..4).any(|flag| ended.register(2, flag + 8) < ended.register(2, flag)))
+        .reach("the last flag is seen", |ended| ended.register(2, 3) == 4),
         Litmus::new(
             "MP across protocols",
             "a thread that sees the flag sees the data",

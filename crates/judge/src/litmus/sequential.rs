@@ -1,8 +1,9 @@
 //! The classic programs that distinguish sequential consistency from weaker models. All have races, and none
-//! synchronises.
+//! synchronises. Programs with runs of pages (`litmus/runs.rs`) are added to them.
 //!
 //! The names are those of Alglave, Maranget, Tautschnig, *Herding Cats*, ACM TOPLAS 2014.
 
+use super::runs::runs;
 use super::{Litmus, X, X2, Y, Z, both, fetch_add};
 use crate::program::script::*;
 use crate::program::{Address, Instruction, Program};
@@ -13,6 +14,7 @@ pub fn sequential() -> Vec<Litmus> {
     let mut all = buffers_and_messages();
     all.extend(more_than_two());
     all.extend(one_page());
+    all.extend(runs());
     all
 }
 

@@ -29,7 +29,8 @@ use std::collections::BTreeMap;
 use hiroba_base::{Access, NodeId, PageId, PageSet, VersionVector};
 
 use super::Sc;
-use crate::coherence::{AfterRelease, Coherence, Site};
+use super::sending::Word;
+use crate::coherence::{Coherence, Site};
 use crate::{Effect, PageToSend};
 
 /// The maximum number of pages that go along with a departure.
@@ -228,7 +229,7 @@ impl Sc {
         page.vain.note(!recalled.is_empty());
         page.invalidating = recalled.len();
         for reader in &recalled {
-            site.out.send(*reader, &hiroba_wire::Message::InvalidateCopy { page: page_id });
+            self.sending.word(page_id, *reader, Word::InvalidateCopy);
         }
         !recalled.is_empty()
     }
@@ -237,7 +238,7 @@ impl Sc {
     pub(super) fn confirm_returned(&mut self, site: &mut Site, page_id: PageId, lender: NodeId) {
         self.page(site, page_id).give_up_for = Some(lender);
         if self.order.is_kept() {
-            site.release_for(AfterRelease::Order { page: page_id, to: lender, closes: true });
+            self.sending.release_for(page_id, lender);
         } else {
             self.confirm(site, page_id);
         }

@@ -9,8 +9,8 @@
 //!
 //! **Why this is correct.** Nothing waits that could be sent: an event is handled at once. What is collected
 //! is carried out in this order:
-//! 1. Threads here lose their access. In one event a page is either given to threads here or taken from
-//!    them, so no thread has got it in between.
+//! 1. Threads here lose their access. In one event no page is given to threads here after it was taken from
+//!    them, so this comes after what they have got.
 //! 2. Where order is kept (`sc/order.rs`), the interval is closed once for each receiver, after all its
 //!    pages have lost their access. Pages of a later event need another release, because this one may have
 //!    begun.
@@ -19,6 +19,9 @@
 //!    or is free to give comes before what it is asked for.
 //! 4. The host is asked to retain the pages that threads have got, all for the same moment. When that has
 //!    passed, those that others wait for can again go together.
+//!
+//! Bounds: an event is about the pages of one message, of one moment of retention, or of one fault with its
+//! run.
 
 use std::collections::BTreeMap;
 
