@@ -194,7 +194,11 @@ impl Exploration {
         let options = Options { races: self.races.as_ref().map(|looked_for| looked_for.bug), ..options };
         let engine = |me, limits, tracking| match &self.races {
             Some(_) => Consistency::looking_for_races(me, limits),
-            None => engine_of(self.protocol, me, limits, tracking),
+            None => {
+                // What is remembered of faults would make nearly every history a situation of its own.
+                let brings_ahead = self.protocol != Protocol::Sc;
+                engine_of(self.protocol, me, limits, tracking).prefetching(brings_ahead)
+            }
         };
         let mut cluster = Cluster::new(self.program(), engine, options);
         cluster.run_privately().expect("a scenario has no loops without end");
