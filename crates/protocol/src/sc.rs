@@ -152,6 +152,8 @@ struct Page {
     habits: [Habit; 2],
     /// True if the run that last reached the page went downwards.
     is_downwards: bool,
+    /// The number of faults of this node when one on the page, or a run, last reached it; 0 before.
+    reached_at: u64,
 }
 
 impl Page {
@@ -178,6 +180,7 @@ impl Page {
             is_ahead: false,
             habits: Default::default(),
             is_downwards: false,
+            reached_at: 0,
         }
     }
 

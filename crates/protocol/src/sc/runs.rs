@@ -15,16 +15,17 @@
 //! whether a thread touches a page that has come ahead. But it sees where the next fault is. So each page
 //! remembers, for loads and for stores:
 //!
-//! | what is known | brought ahead | a thread faults on it, or its run goes on behind it |
+//! | what is known | brought ahead | a thread faults on it soon after a neighbour, or its run goes on |
 //! |---|---|---|
 //! | nothing | if the run goes on there → on trial | → used |
 //! | on trial | no | → used |
-//! | used (`left` > 0) | with each fault on a page before it; one time less | → used, twice as often as last time |
+//! | used (`left` > 0) | with a first fault near it; one time less | → used, twice as often |
 //! | used (`left` = 0) | as if nothing were known | → the same |
 //!
-//! So a repeated sweep brings at its first fault all that it has brought before, and what was once brought in
-//! vain is not brought again before a thread has faulted on it. A page that another node has requested before
-//! it arrives is on trial at once.
+//! A fault on a page whose neighbours no thread has reached lately changes nothing: pages that are used in no
+//! order do not bring each other. So a repeated sweep brings at its first fault all that it has brought
+//! before, and what was once brought in vain is not brought again before a thread has faulted on it. A page
+//! that another node has requested before it arrives is on trial at once.
 //!
 //! **Where runs end.** A run that is not known yet goes on over pages of the kind on which its threads have
 //! faulted: one of stores to pages that the node owns does not take pages of other owners. It ends at a page
@@ -56,8 +57,12 @@ const RUN_BYTES_MAX: u64 = 256 << 10;
 /// The maximum number of consecutive pages that are here already and are passed over.
 const PASSED_PAGES_MAX: u64 = 8;
 
+/// The number of faults of this node, since one on a neighbour of a page, within which a fault on the page
+/// shows that both are used together.
+const NEAR_FAULTS_MAX: u64 = 8;
+
 /// How many times a page is brought ahead after the first time that it was used, and the maximum.
-const TRUST_MIN: u8 = 4;
+const TRUST_MIN: u8 = 2;
 const TRUST_MAX: u8 = 64;
 
 /// The reason why an access faults, which decides who must be asked.
@@ -247,9 +252,14 @@ impl Sc {
         for page in used.into_iter().filter(|_| continues) {
             self.page(site, page).habits[habit].note_used();
         }
+        let is_near = self.is_near_others(faulted);
+        let clock = self.runs.clock;
         let run = &mut self.runs.runs[index];
         let page = self.pages.get_mut(&faulted.page).expect("a thread has faulted on it");
-        page.note_used(kind);
+        page.reached_at = clock;
+        if is_near {
+            page.note_used(kind);
+        }
         if continues {
             page.is_downwards = run.is_downwards;
         } else {
@@ -270,10 +280,23 @@ impl Sc {
         }
     }
 
+    /// Returns true if the last faults of threads here have reached a neighbour of the page.
+    fn is_near_others(&self, faulted: Located) -> bool {
+        let Located { page: PageId(page), granules, .. } = faulted;
+        let neighbours = [page.checked_sub(granules), page.checked_add(granules)];
+        neighbours
+            .into_iter()
+            .flatten()
+            .filter_map(|page| self.pages.get(&PageId(page)))
+            .any(|page| page.reached_at > 0 && self.runs.clock - page.reached_at <= NEAR_FAULTS_MAX)
+    }
+
     /// Requests pages as if threads had faulted on them.
     fn bring(&mut self, site: &mut Site, kind: Kind, pages: &[PageId]) {
+        let clock = self.runs.clock;
         for page_id in pages {
             let page = self.page(site, *page_id);
+            page.reached_at = clock;
             page.is_ahead |= page.wanted == Access::None;
             page.wanted = page.wanted.max(kind.wanted());
             self.settle(site, *page_id);
