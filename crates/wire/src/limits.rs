@@ -38,7 +38,7 @@ impl Limits {
         Self::within("page", "a page of the shared region", page.0, page.0 < self.region_granules)
     }
 
-    pub(crate) fn run(&self, first: PageId, count: u64) -> Result<(), WireError> {
+    pub(crate) fn consecutive(&self, first: PageId, count: u64) -> Result<(), WireError> {
         self.page(first)?;
         let good = (1..=self.region_granules - first.0).contains(&count);
         Self::within("pages of a run", "1 or more, within the shared region", count, good)

@@ -690,7 +690,7 @@ impl<'a> Message<'a> {
             Message::DiffsPerformed { page, .. }
             | Message::ConversionRequest { page }
             | Message::HomeMoved { page, .. } => limits.page(*page),
-            Message::Place { first, count } => limits.run(*first, *count),
+            Message::Place { first, count } => limits.consecutive(*first, *count),
             Message::Placed { first } => limits.page(*first),
             Message::EagerDiffs { writer, diffs } => {
                 limits.node(*writer)?;

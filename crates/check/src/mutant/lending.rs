@@ -1,6 +1,6 @@
 //! Planted bugs of copies that are lent from one collective to the next.
 
-use hiroba_base::{Access, NodeId, PageId, PageRange};
+use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet};
 use hiroba_protocol::Effect;
 use hiroba_wire::{Limits, Message};
 use rustc_hash::FxHashSet;
@@ -90,22 +90,37 @@ impl Mutation for Planted {
 
     fn sends_before(&mut self, from: NodeId, bytes: &[u8], limits: &Limits) -> Vec<(NodeId, Vec<u8>)> {
         match (self.mutant, Message::decode(bytes, limits)) {
-            (Mutant::SkipInvalidation, Ok(Message::InvalidateCopy { page })) if self.is_lent(page) => {
-                vec![(from, Message::CopyInvalidated { page }.encode())]
+            (Mutant::SkipInvalidation, Ok(Message::InvalidateCopy { pages })) => {
+                let pages: PageSet = pages.iter().filter(|page| self.is_lent(*page)).collect();
+                let answer = (from, Message::CopyInvalidated { pages: pages.clone() }.encode());
+                if pages.is_empty() { Vec::new() } else { vec![answer] }
             }
             _ => Vec::new(),
         }
     }
 
     fn on_message(&mut self, from: NodeId, to: NodeId, message: &Message<'_>, _limits: &Limits) -> Fate {
+        let without = |pages: &PageSet, lost: &dyn Fn(PageId) -> bool| -> PageSet {
+            pages.iter().filter(|page| !lost(*page)).collect()
+        };
         match message {
-            Message::InvalidateCopy { page } if self.lent.contains(&(to, *page)) => {
-                self.lent.remove(&(to, *page));
-                self.recalled.insert((to, *page));
-                if self.mutant == Mutant::SkipInvalidation { Fate::LOST } else { Fate::Sent }
+            Message::InvalidateCopy { pages } => {
+                let lent: PageSet = pages.iter().filter(|page| self.lent.remove(&(to, *page))).collect();
+                self.recalled.extend(lent.iter().map(|page| (to, page)));
+                if self.mutant != Mutant::SkipInvalidation || lent.is_empty() {
+                    return Fate::Sent;
+                }
+                let pages = without(pages, &|page| lent.contains(page));
+                if pages.is_empty() { Fate::LOST } else { Fate::altered(&Message::InvalidateCopy { pages }) }
             }
-            Message::CopyInvalidated { page } if self.recalled.remove(&(from, *page)) => {
-                if self.mutant == Mutant::LoseAnswer { Fate::LOST } else { Fate::Sent }
+            Message::CopyInvalidated { pages } => {
+                let answered: PageSet =
+                    pages.iter().filter(|page| self.recalled.remove(&(from, *page))).collect();
+                if self.mutant != Mutant::LoseAnswer || answered.is_empty() {
+                    return Fate::Sent;
+                }
+                let pages = without(pages, &|page| answered.contains(page));
+                if pages.is_empty() { Fate::LOST } else { Fate::altered(&Message::CopyInvalidated { pages }) }
             }
             _ => Fate::Sent,
         }
