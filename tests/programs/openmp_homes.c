@@ -1,5 +1,5 @@
-/* Threads fill an array that main has allocated, and rewrite it sweep by sweep: each its own part, or, if asked
- * to, the other's part. */
+/* Threads fill an array that main has allocated, and rewrite it sweep by sweep: each its own part, or, if
+ * asked to, the other's part. */
 
 #include <omp.h>
 #include <stdio.h>

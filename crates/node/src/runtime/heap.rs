@@ -43,8 +43,8 @@ const PLACED_BYTES_MAX: u64 = 16 << 30;
 #[derive(Debug)]
 pub(crate) struct Heap {
     pool: Pool,
-    /// Pools for long blocks of executables, if those have another protocol: for blocks that are homed on this
-    /// node, and for blocks that are homed on all nodes.
+    /// Pools for long blocks of executables, if those have another protocol: for blocks that are homed on
+    /// this node, and for blocks that are homed on all nodes.
     long: Option<[Pool; 2]>,
 }
 

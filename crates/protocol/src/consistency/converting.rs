@@ -29,9 +29,9 @@
 //! | another | copy | *resting*: faults and operations wait | absent under `sc` |
 //! | home | home; requests under `sc` wait | *resting*: the same | owner under `sc` |
 //!
-//! **Homes that move** (`protocol/src/moves.rs`). A page that is changing, or has changed, keeps its home. All
-//! nodes take the same node for the home when it tells them: a page's last home gives it away only after all
-//! nodes know of the move. So a node that is asked
+//! **Homes that move** (`protocol/src/moves.rs`). A page that is changing, or has changed, keeps its home.
+//! All nodes take the same node for the home when it tells them: a page's last home gives it away only after
+//! all nodes know of the move. So a node that is asked
 //! - about a page that is coming here begins when it has come; one that does not know of the move yet keeps
 //!   the request;
 //! - about a page that has been given away passes the request on;
@@ -51,9 +51,9 @@
 //! A page never returns. A thread that waits for a conversion goes on as soon as its own node has given the
 //! page up: its access waits for the home.
 //!
-//! Bounds: an entry for each page that changes or is to change, with one waiter, access or operation for each thread, and at
-//! the home one request of each other node. At the home also a word for each [`RUN_PAGES_MAX`] pages of which
-//! one was asked for.
+//! Bounds: an entry for each page that changes or is to change, with one waiter, access or operation for each
+//! thread, and at the home one request of each other node. At the home also a word for each
+//! [`RUN_PAGES_MAX`] pages of which one was asked for.
 
 use std::collections::BTreeMap;
 

@@ -9,8 +9,8 @@
 //! opened when it comes.
 //!
 //! Bounds: an expectation that fails is dropped, so that it costs one twin and one comparison. A home page
-//! that no other node has fetched lately is not shared any more (`reclaiming.rs`), and is left to fault: after
-//! that it is exclusive, and costs nothing.
+//! that no other node has fetched lately is not shared any more (`reclaiming.rs`), and is left to fault:
+//! after that it is exclusive, and costs nothing.
 
 use std::collections::BTreeMap;
 
