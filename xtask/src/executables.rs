@@ -75,7 +75,7 @@ impl Arguments {
 }
 
 /// The protocols in the guide's table.
-const GUIDE_PROTOCOLS: [&str; 2] = ["sc", "hlrc"];
+const GUIDE_PROTOCOLS: [&str; 3] = ["sc", "hlrc", "adaptive"];
 
 /// A way to run an executable on nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
