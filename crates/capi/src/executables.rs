@@ -63,6 +63,15 @@ pub extern "C" fn hiroba_alloc_for_program(bytes: usize, home: c_int) -> *mut c_
     }
 }
 
+/// Has the pages of a whole region, of which parts are or will be private, brought one by one, as threads touch
+/// them.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_use_singly(start: usize, bytes: usize) {
+    if let Some(runtime) = Runtime::get() {
+        runtime.use_singly(start, bytes);
+    }
+}
+
 /// Makes whole pages of shared memory private to this process, filled with zeros, permanently. No thread of
 /// any node has touched them, and no other node may touch them. Returns 0 or a negative errno value.
 #[unsafe(no_mangle)]

@@ -39,6 +39,9 @@ pub(crate) use self::name_service::NameService;
 use self::receiving::Receivers;
 use self::word::Words;
 
+/// The maximum number of bytes of a message's out-of-line data that land.
+const LANDED_BYTES_MAX: u64 = 8 << 20;
+
 /// The bounds of an engine. Equal on all nodes, except the memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -81,7 +84,7 @@ impl Default for Config {
             message_bytes_max: 256 << 20,
             memory_bytes: 1 << 30,
             landing_bytes_min: 4 << 10,
-            landing_bytes_max: 8 << 20,
+            landing_bytes_max: LANDED_BYTES_MAX,
             queue_limit: 16,
             requests_max: 16,
             word_delay: Duration::from_micros(200),

@@ -175,6 +175,8 @@ pub struct Site {
     /// this node will be. Their senders have left the collective that allocated the regions, or gave the
     /// pages to this node.
     pub(crate) deferred: Vec<(NodeId, Vec<u8>)>,
+    /// Regions whose pages are requested one by one, as threads touch them.
+    pub(crate) used_singly: Vec<PageRange>,
     /// True if fetches are ordered with the changes before them.
     pub(crate) orders_fetches: bool,
     /// Threads that leave a collective, or have got a lock, and go on as soon as all of `awaited` have come.
@@ -209,6 +211,7 @@ impl Site {
             carries_all: false,
             prefetches: true,
             deferred: Vec::new(),
+            used_singly: Vec::new(),
             orders_fetches: false,
             leavers: Vec::new(),
             awaited: PageSet::new(),

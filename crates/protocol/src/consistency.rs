@@ -340,6 +340,10 @@ impl Engine for Consistency {
         self.each(|protocol, _| protocol.order_fetches());
     }
 
+    fn use_singly(&mut self, granules: PageRange) {
+        self.site.used_singly.push(granules);
+    }
+
     fn set_team(&mut self, threads: u32) {
         self.team.set_size(threads);
     }

@@ -36,6 +36,10 @@ pub trait Engine: Send {
     /// ([`Synchronisation::Inform`]).
     fn order_fetches(&mut self);
 
+    /// Has pages of these granules requested one by one, as threads touch them: memory among them is no part
+    /// of the shared memory on some node. They are whole regions.
+    fn use_singly(&mut self, granules: PageRange);
+
     /// Sets the number of threads of this node that must come to a collective before the node arrives there.
     fn set_team(&mut self, threads: u32);
 

@@ -51,6 +51,7 @@ unsafe extern "C" {
     /// Returns the start of the memory for a node's long blocks, and its length, or 0; see there.
     pub safe fn hiroba_long_memory(node: c_int, bytes: *mut usize) -> usize;
     /// Orders this node's fetches of long blocks with the changes before them.
+    pub safe fn hiroba_use_singly(start: usize, bytes: usize);
     pub safe fn hiroba_order_fetches();
     /// Returns whether pages of long blocks can be put under sequential consistency; see there.
     pub safe fn hiroba_converts_pages() -> c_int;

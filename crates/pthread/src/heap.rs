@@ -4,11 +4,11 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
+use crate::alone;
 use crate::control;
 use crate::face;
 use crate::shared::is_shared;
 use crate::stacks::{in_program, privately};
-use crate::threads;
 
 unsafe extern "C" {
     // The C library's own allocator, under names that no library overrides.
@@ -71,7 +71,7 @@ pub(crate) fn allocate(align: usize, bytes: usize, is_zero: bool) -> *mut c_void
     let block = privately(|| match bytes {
         LONG_BYTES.. => {
             control::note_long_block();
-            let for_all = c_int::from(bytes >= PLACED_BYTES && threads::is_main_alone());
+            let for_all = c_int::from(bytes >= PLACED_BYTES && alone::is_main_alone());
             face::hiroba_long_alloc(align, bytes, c_int::from(is_zero), for_all)
         }
         _ if is_zero => zeroed(face::hiroba_aligned_alloc(align, bytes), bytes),

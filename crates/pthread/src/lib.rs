@@ -31,6 +31,7 @@
 
 mod above;
 mod alarms;
+mod alone;
 mod atomics;
 mod c11;
 mod cancel;

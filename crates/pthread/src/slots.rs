@@ -130,6 +130,8 @@ pub(crate) fn make(variables_bytes: usize, stack_bytes: usize) {
     window.slots_max = SLOTS_MAX.min(WINDOWS_BYTES_MAX / nodes as usize / window.slot_bytes());
     let bytes = window.slots_max * window.slot_bytes();
     let all: Vec<usize> = (0..nodes).map(|home| face::hiroba_alloc_for_program(bytes, home).addr()).collect();
+    // Each slot has private parts beside the stack, which no node may fetch.
+    all.iter().filter(|start| **start != 0).for_each(|start| face::hiroba_use_singly(*start, bytes));
     window.start = all[face::hiroba_node() as usize];
     if window.start == 0 {
         let why = saying::why(-libc::ENOMEM);

@@ -7,9 +7,9 @@
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::alone;
 use crate::atomics::watch_caller;
 use crate::cancel::{self, CANCELLED};
 use crate::carry;
@@ -75,6 +75,7 @@ pub(crate) fn adopt_main() -> bool {
     // SAFETY: it has no arguments and cannot fail.
     record.real.store(unsafe { libc::pthread_self() }, Relaxed);
     adopt(record);
+    alone::note_main();
     control().running[0].store(1, Relaxed);
     face::hiroba_count_thread(1);
     halting::know_thread();
@@ -272,23 +273,6 @@ unsafe extern "C-unwind" fn pthread_create(
             thread, attributes, routine, argument,
         )
     }
-}
-
-/// True while threads of an OpenMP team run.
-static IS_TEAM_RUNNING: AtomicBool = AtomicBool::new(false);
-
-/// Called by the library of OpenMP on node 0 when a team begins and ends.
-#[unsafe(no_mangle)]
-extern "C" fn hiroba_note_team(runs: c_int) {
-    IS_TEAM_RUNNING.store(runs != 0, Relaxed);
-}
-
-/// Returns true if the calling thread runs `main`, and no other thread of the program runs.
-pub(crate) fn is_main_alone() -> bool {
-    let is_main = |record: &Thread| record.node.load(Relaxed) == 0 && record.routine.load(Relaxed) == 0;
-    let nodes = face::hiroba_nodes().max(1) as usize;
-    let running = || control().running.iter().take(nodes).map(|running| running.load(Relaxed)).sum::<u32>();
-    this_record().is_some_and(is_main) && !IS_TEAM_RUNNING.load(Relaxed) && running() <= 1
 }
 
 /// Adds `by` to the number of threads on node 0: `main` gives up its place while it waits.

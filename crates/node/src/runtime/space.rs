@@ -292,6 +292,14 @@ impl Runtime {
         self.memory.make_private(PageRange { first, count: (bytes / granule) as u64 })
     }
 
+    /// Has the pages of a region, of which parts are or will be private, requested one by one.
+    pub fn use_singly(&self, address: usize, bytes: usize) {
+        let granules = bytes.div_ceil(self.memory.granule().bytes()) as u64;
+        if let Some(first) = self.memory.page_of(address) {
+            self.tell(|core| core.engine.use_singly(PageRange { first, count: granules }));
+        }
+    }
+
     fn granule_bytes(&self) -> u64 {
         self.memory.granule().bytes() as u64
     }
