@@ -63,8 +63,8 @@ pub extern "C" fn hiroba_alloc_for_program(bytes: usize, home: c_int) -> *mut c_
     }
 }
 
-/// Has the pages of a whole region, of which parts are or will be private, brought one by one, as threads touch
-/// them.
+/// Has the pages of a whole region, of which parts are or will be private, brought one by one, as threads
+/// touch them.
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_use_singly(start: usize, bytes: usize) {
     if let Some(runtime) = Runtime::get() {

@@ -31,8 +31,8 @@
 //! faulted: one of stores to pages that the node owns does not take pages of other owners. It ends at a page
 //! that is about to leave or for which others wait, at the end of the region, among pages that were under
 //! another protocol also at the next one that still is, and at a page whose stores are noted without faults.
-//! There are none in regions of which parts are no shared memory ([`Engine::use_singly`](crate::Engine)), such
-//! as those of threads' stacks.
+//! There are none in regions of which parts are no shared memory ([`Engine::use_singly`](crate::Engine)),
+//! such as those of threads' stacks.
 //! Pages that are here already are passed over, if they are few.
 //!
 //! Pages that nobody else has are opened in the same way, in runs of their own, which cost no message.
