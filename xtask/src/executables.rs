@@ -355,7 +355,7 @@ mod tests {
         };
         assert_eq!(given.jobs, [job(2, 1, "sc"), job(1, 2, "default")]);
         let guide = Arguments::try_parse_from(["executables", "--guide"]).unwrap();
-        assert_eq!(guide.head(), ["program", "two threads of one process", "`sc`", "`hlrc`"]);
+        assert_eq!(guide.head(), ["program", "two threads of one process", "`sc`", "`hlrc`", "`adaptive`"]);
         assert!(Arguments::try_parse_from(["executables", "--guide", "--jobs", "2x1:sc"]).is_err());
         for wrong in ["2:sc", "2x0:sc", "2x1:", "2x1", "x1:sc"] {
             assert!(Arguments::try_parse_from(["executables", "--jobs", wrong]).is_err(), "{wrong}");
