@@ -26,7 +26,7 @@ fn read(pages: impl Iterator<Item = u64>, index: u32, first: u8) -> Vec<Instruct
     pages.zip(first..).map(|(page, into)| load(Address::word(page, index), into)).collect()
 }
 
-/// The values of [`write`], which follow each other by so much.
+/// The values of [`write()`], which follow each other by so much.
 const ROUND: u64 = 100;
 
 /// Returns the rounds that the registers from `first` on show, in their order.
