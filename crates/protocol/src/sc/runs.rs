@@ -85,7 +85,7 @@ impl Kind {
     pub(super) fn of(page: &Page, wanted: Access) -> Option<Kind> {
         match (page.owner, wanted) {
             _ if wanted <= page.access => None,
-            (true, Access::Write) if !page.copyset.is_empty() => Some(Kind::Invalidation),
+            (true, Access::Write) if page.has_copies() => Some(Kind::Invalidation),
             (true, _) => Some(Kind::Here),
             (false, Access::Write) => Some(Kind::Store),
             (false, _) => Some(Kind::Load),
