@@ -266,6 +266,27 @@ pub unsafe extern "C" fn hiroba_carry_along(pages: *const usize, count: usize) {
     }
 }
 
+/// Has pages travel with this node's arrival at the next barrier, to which the calling thread is about to
+/// come: a thread of node 0 will read them behind `hiroba_await_others`. Those that are not shared are left
+/// out.
+///
+/// # Safety
+/// `count` addresses are readable at `pages`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hiroba_carry_up(pages: *const usize, count: usize) {
+    if let Some(runtime) = Runtime::get().filter(|_| count > 0) {
+        // SAFETY: the caller's.
+        runtime.carry_up(unsafe { std::slice::from_raw_parts(pages, count) });
+    }
+}
+
+/// Waits, on node 0, until all other nodes have come to the next barrier, where they wait for this one.
+/// Returns 1 if this node knows all that they have written, and 0 if it will only after the barrier.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_await_others() -> c_int {
+    c_int::from(crate::reporting::runtime_for("hiroba_await_others").await_others())
+}
+
 /// Says that this process runs an executable: of its threads only those count in the account that call
 /// `hiroba_count_thread`.
 #[unsafe(no_mangle)]

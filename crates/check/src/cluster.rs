@@ -122,6 +122,7 @@ enum Wait {
     Try(LockId, Register),
     Release,
     Convert,
+    Others,
     Condition(LockId),
     Signal,
     Collective(Collective),

@@ -132,7 +132,10 @@ fn can_run(program: &Program) -> Result<u32, String> {
     }
     let cannot = |instruction: &&Instruction| {
         matches!(instruction, Instruction::Publish { .. } | Instruction::AwaitPublished { .. })
-            || matches!(instruction, Instruction::Convert(_) | Instruction::Swap { .. })
+            || matches!(
+                instruction,
+                Instruction::Convert(_) | Instruction::Swap { .. } | Instruction::AwaitOthers
+            )
             || matches!(instruction, Instruction::Collective(collective) if *collective != Collective::Barrier)
     };
     match program.threads.iter().flat_map(|script| &script.instructions).find(cannot) {
@@ -300,7 +303,8 @@ impl<'a> Thread<'a> {
             Instruction::Publish { .. }
             | Instruction::AwaitPublished { .. }
             | Instruction::Convert(_)
-            | Instruction::Swap { .. } => {
+            | Instruction::Swap { .. }
+            | Instruction::AwaitOthers => {
                 unreachable!("such programs are refused")
             }
         }

@@ -113,6 +113,8 @@ pub enum Instruction {
     Broadcast(CondId),
     /// Meet all nodes.
     Collective(Collective),
+    /// Wait, on node 0, until all other nodes have arrived at the next collective.
+    AwaitOthers,
     /// Operate on a word; the register receives the previous value.
     Atomic {
         /// The word.
@@ -365,6 +367,11 @@ pub mod script {
     /// Put a page under sequential consistency.
     pub const fn convert(page: u64) -> Instruction {
         Instruction::Convert(PageId(page))
+    }
+
+    /// Waits, on node 0, until all other nodes have arrived at the next collective.
+    pub fn await_others() -> Instruction {
+        Instruction::AwaitOthers
     }
 
     /// Add to a word by an instruction.

@@ -92,6 +92,34 @@ pub(crate) unsafe fn pages_of_list(list: *const usize, words: usize) -> Pages {
     pages
 }
 
+/// Returns those that lie between a list, or the first of the data on the same stack whose addresses it
+/// contains, and `top`, which is further up that stack: those of the list and of such data first.
+///
+/// # Safety
+/// The list has as many words.
+pub(crate) unsafe fn pages_up(list: *const usize, words: usize, top: usize) -> Pages {
+    let words = (0..words).map(|number| {
+        // SAFETY: the caller's.
+        unsafe { list.wrapping_add(number).read() }
+    });
+    let here = list.addr().saturating_sub(STACK_BYTES);
+    let on_stack = |address: &usize| (here..top).contains(address);
+    let starts: Vec<usize> = [list.addr()].into_iter().chain(words).filter(on_stack).collect();
+    let mut pages = Pages::default();
+    pages.add(top);
+    starts.iter().for_each(|start| pages.add(*start));
+    // Values may be long.
+    let first = starts.iter().min().map_or(top, |first| first & !(PAGE_BYTES - 1));
+    (first..top).step_by(PAGE_BYTES).for_each(|page| pages.add(page));
+    pages
+}
+
+/// Has these pages travel with this node's arrival at the next barrier of all nodes.
+pub(crate) fn send_up(Pages(pages): &Pages) {
+    // SAFETY: as many addresses are readable.
+    unsafe { face::hiroba_carry_up(pages.as_ptr(), pages.len()) };
+}
+
 /// Has these pages travel with the departure from the next barrier of all nodes.
 pub(crate) fn send(Pages(pages): &Pages) {
     // SAFETY: as many addresses are readable.

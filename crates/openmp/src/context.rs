@@ -70,6 +70,12 @@ pub(crate) struct Context {
     pub(crate) interrupted: RefCell<Vec<(Running, Settings)>>,
     /// How many barriers the team has passed.
     pub(crate) barriers: Cell<u64>,
+    /// True if what it waits for at its next barrier has happened in a reduction (`gathering.rs`).
+    pub(crate) has_met: Cell<bool>,
+    /// Set while it adds the values of such a reduction to the variables: whether its end is the next barrier.
+    pub(crate) gathered: Cell<Option<bool>>,
+    /// Where the code of its region begins, in programs for LLVM's library.
+    pub(crate) code: Cell<usize>,
     /// Which team of a league it is in, and how many there are.
     pub(crate) team_number: Cell<u32>,
     pub(crate) teams: Cell<u32>,
@@ -107,6 +113,9 @@ impl Context {
             waiting_nest: RefCell::new(None),
             interrupted: RefCell::new(Vec::new()),
             barriers: Cell::new(0),
+            has_met: Cell::new(false),
+            gathered: Cell::new(None),
+            code: Cell::new(0),
             team_number: Cell::new(0),
             teams: Cell::new(1),
             running: Cell::new(Running::default()),

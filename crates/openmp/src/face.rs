@@ -26,6 +26,10 @@ unsafe extern "C" {
     pub safe fn hiroba_alloc_for_program(bytes: usize, home: c_int) -> *mut c_void;
     /// Has pages travel with the departure from the next barrier; see `executables.rs` of the C face.
     pub fn hiroba_carry_along(pages: *const usize, count: usize);
+    /// Has pages travel with this node's arrival at the next barrier; see there.
+    pub fn hiroba_carry_up(pages: *const usize, count: usize);
+    /// Waits on node 0 until the other nodes have come to the next barrier; see there.
+    pub safe fn hiroba_await_others() -> c_int;
     /// Notes that the calling thread waits; see `executables.rs` of the C face.
     pub safe fn hiroba_begin_wait(is_idle: c_int);
     /// Notes that this wait is over.
@@ -37,6 +41,7 @@ unsafe extern "C" {
 unsafe extern "C-unwind" {
     pub fn hiroba_privately(work: unsafe extern "C-unwind" fn(*mut c_void), argument: *mut c_void);
     pub safe fn hiroba_fence();
+    pub safe fn hiroba_follows(at: usize, function: usize, region: usize) -> c_int;
     pub safe fn hiroba_note_team(runs: c_int);
     pub fn hiroba_lock_number(place: *const AtomicU32) -> u32;
     pub fn hiroba_start_worker(

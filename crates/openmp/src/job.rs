@@ -7,6 +7,7 @@ use hiroba_schedule::{Slots, WORDS};
 
 use crate::face;
 use crate::literals::Literals;
+use crate::offers::Reductions;
 use crate::records::{Group, Queue};
 use crate::runtime::Lock;
 use crate::sites::Sites;
@@ -99,6 +100,7 @@ pub(crate) struct Job {
     pub(crate) regions: [Region; RECORDS],
     pub(crate) team: Team,
     pub(crate) tasks: Queue,
+    pub(crate) reductions: Reductions,
     pub(crate) shares: [Share; RING],
     pub(crate) sites: Sites,
     pub(crate) literals: Literals,
@@ -191,7 +193,7 @@ pub(crate) fn threads_max() -> u32 {
 }
 
 /// The most threads of a team on one node.
-const BLOCK_MAX: u32 = 512;
+pub(crate) const BLOCK_MAX: u32 = 512;
 
 /// Returns true if the program has tasks: then threads that wait at a barrier run some.
 pub(crate) fn has_tasks() -> bool {

@@ -10,6 +10,7 @@
 //!   ring in shared memory, which its first thread prepares; threads take chunks with atomic instructions, as
 //!   the crate `hiroba-schedule` says. `sites.rs` keeps threads' speeds for loops by their places in the
 //!   program (`call_sites.rs`), and `literals.rs` numbers the schedules that programs name themselves.
+//! - **Reductions** (`gathering.rs`): their values travel with a barrier, in programs for LLVM's library.
 //! - **Tasks** (`tasks/`, `records.rs`, `reductions.rs`): records in shared memory, in a queue of the team.
 //! - **LLVM** (`llvm/`): what clang calls, by its names, over all of this.
 //! - **Settings** (`settings.rs`, `context.rs`, `queries.rs`): each thread has a context of its own.
@@ -26,6 +27,7 @@ mod call_sites;
 mod context;
 mod criticals;
 mod face;
+mod gathering;
 mod job;
 mod leagues;
 mod library;
@@ -40,6 +42,7 @@ mod meeting;
 mod memory;
 mod messages;
 mod nest;
+mod offers;
 mod ordered;
 mod parallel;
 mod place_calls;

@@ -78,6 +78,12 @@ pub(crate) fn meet_nodes() {
     privately(|| face::hiroba_barrier());
 }
 
+/// Waits, on node 0, until the other nodes have come to the next barrier. Returns true if this node knows all
+/// that they have written.
+pub(crate) fn await_nodes() -> bool {
+    privately(|| face::hiroba_await_others()) != 0
+}
+
 /// Waits for all nodes to meet for the next region.
 pub(crate) fn meet_for_region() {
     privately(|| waiting(Wait::Region, || face::hiroba_barrier()));

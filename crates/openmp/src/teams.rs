@@ -13,9 +13,11 @@ use hiroba_schedule::Loop;
 use crate::along;
 use crate::context::{self, Context, Settings, TeamKind};
 use crate::face;
+use crate::gathering;
 use crate::job::{self, LIST, RECORDS, Region, put};
 use crate::loops;
 use crate::meeting::Gate;
+use crate::offers::Offer;
 use crate::places;
 use crate::records::{Group, Running};
 use crate::runtime::{self, Wait};
@@ -83,6 +85,8 @@ unsafe extern "C-unwind" fn work(local: *mut c_void) -> *mut c_void {
     let local = local.addr() as u32;
     places::bind(local);
     if local == 0 {
+        let offer = Offer::default();
+        gathering::offer_at(&offer);
         loop {
             runtime::meet_for_region();
             let region = record_of(MET.fetch_add(1, Relaxed) + 1);
@@ -277,7 +281,7 @@ fn meet_at_end(context: &Context) {
 
 /// The calling thread waits for all of its team.
 pub(crate) fn barrier(context: &Context) {
-    if context.team.get() == TeamKind::OfJob {
+    if context.team.get() == TeamKind::OfJob && !context.has_met.take() {
         let turn = context.barriers.get() as usize;
         if settings().cancellation && context.number.get() == 0 {
             job::begun().team.ended[(turn + 1) % 3].store(0, Release);

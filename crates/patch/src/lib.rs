@@ -13,15 +13,19 @@
 //! 3. [`Plan`] is the code of the stubs and the bytes that replace the sites: a jump of five bytes, for which
 //!    a short instruction takes its successors along; or, where none may be taken, a trap of two.
 //!
+//! It also tells what follows a call ([`following`]), where that depends on the code alone.
+//!
 //! The crate only computes: the caller reads and writes the program's memory.
 #![forbid(unsafe_code)]
 
+mod following;
 mod frames;
 mod pages;
 mod plan;
 mod spinning;
 mod survey;
 
+pub use following::{Following, following};
 pub use frames::{Function, Image, functions};
 pub use pages::whole_pages;
 pub use plan::{Patch, PlaceTable, Places, Plan};

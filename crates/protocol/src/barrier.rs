@@ -258,6 +258,22 @@ impl Meeting {
         Ok(None)
     }
 
+    /// Returns true if all nodes below have arrived, and this node has not.
+    pub fn has_all_others(&self) -> bool {
+        let has_come = self.arrivals.iter().any(|(node, _)| *node == self.me);
+        !has_come && self.arrivals.len() == self.tree.below(self.me).count()
+    }
+
+    /// Returns true if nodes that have arrived report what a node does not know that has seen `seen`, or if
+    /// they give pages to other homes.
+    pub fn has_news(&self, seen: &VectorTimestamp) -> bool {
+        self.arrivals.iter().any(|(_, arrival)| {
+            let mut both = arrival.knowledge.timestamp.clone();
+            both.merge(seen);
+            both != *seen || !arrival.moves.is_empty()
+        })
+    }
+
     /// Handles, at the root, that a home asks to keep all of its pages at a collective that it has arrived
     /// at. Returns false if the nodes have agreed on the moves of that collective already.
     pub fn keep_homes(&mut self, home: NodeId, epoch: u64) -> Result<bool, ProtocolError> {

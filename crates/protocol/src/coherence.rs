@@ -663,8 +663,16 @@ pub trait Coherence: Debug + Send {
     fn give_up_after_release(&mut self, _site: &mut Site) {}
 
     /// Prepares for a collective, at which the node is about to arrive: the interval is closed next. Of the
-    /// pages `along`, all of this protocol, copies may travel with the departure.
-    fn prepare_meeting(&mut self, _site: &mut Site, _along: &PageSet) {}
+    /// pages `along`, all of this protocol, copies may travel with the departure, and of the pages `up` with
+    /// the arrival.
+    fn prepare_meeting(&mut self, _site: &mut Site, _along: &PageSet, _up: &PageSet) {}
+
+    /// Sends the node above what is to precede this node's arrival at a collective, which is sent next.
+    fn lend_up(&mut self, _site: &mut Site, _above: NodeId) {}
+
+    /// Handles that all other nodes have arrived at the collective that this node is about to come to. This
+    /// node, the root of the tree, knows all that they have written.
+    fn begin_alone(&mut self, _site: &mut Site) {}
 
     /// Sends nodes what is to precede their departure from a collective, which is sent next. All nodes have
     /// arrived.

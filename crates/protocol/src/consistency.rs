@@ -78,6 +78,10 @@ pub struct Consistency {
     placing: Vec<Placing>,
     /// Pages that threads of other nodes will read when they depart from the next collective.
     along: PageSet,
+    /// Pages that a thread of node 0 will read when all other nodes have arrived there.
+    up: PageSet,
+    /// The threads of node 0 that wait for that.
+    awaiting: Vec<Waiter>,
 }
 
 /// The information with which this node leaves a collective.
@@ -114,6 +118,8 @@ impl Consistency {
             conversions: Conversions::default(),
             placing: Vec::new(),
             along: PageSet::new(),
+            up: PageSet::new(),
+            awaiting: Vec::new(),
         }
     }
 
@@ -195,7 +201,8 @@ impl Consistency {
         self
     }
 
-    /// Has all pages that can be lent travel with each departure ([`Engine::carry_along`]). For tests.
+    /// Has all pages that can be lent travel with each arrival and departure ([`Engine::carry_up`],
+    /// [`Engine::carry_along`]). For tests.
     pub fn carrying_all(mut self) -> Consistency {
         self.site.carries_all = true;
         self
@@ -454,6 +461,11 @@ impl Engine for Consistency {
     fn carry_along(&mut self, ranges: &[PageRange]) {
         let pages = ranges.iter().flat_map(|pages| self.site.homes.pages_in(*pages));
         self.along.extend(&pages.map(|located| located.page).collect());
+    }
+
+    fn carry_up(&mut self, ranges: &[PageRange]) {
+        let pages = ranges.iter().flat_map(|pages| self.site.homes.pages_in(*pages));
+        self.up.extend(&pages.map(|located| located.page).collect());
     }
 
     fn handle_shortage(&mut self, pages: &[PageId]) {

@@ -98,6 +98,11 @@ pub trait Engine: Send {
     /// collective, which this node's threads are about to come to. The work is bounded.
     fn carry_along(&mut self, _ranges: &[PageRange]) {}
 
+    /// Handles the hint that a thread of node 0 will read these pages when all other nodes have arrived at
+    /// the next collective ([`Synchronisation::AwaitOthers`]), which this node's threads are about to come to
+    /// and touch no such page before they leave it. The work is bounded.
+    fn carry_up(&mut self, _ranges: &[PageRange]) {}
+
     /// Lets these pages leave, as far as they may, the first ones first, because the host is short of memory.
     /// Writes in copies are sent home before; pages homed here go to a disk, so the host names them only if
     /// it has one. For each page that leaves the host gets an effect ([`Effect::GiveUp`],

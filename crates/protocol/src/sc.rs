@@ -59,8 +59,8 @@
 //! the host reports that a moment has passed ([`Effect::Retain`]). So do pages that have come with it, except
 //! those that others want when they come.
 //!
-//! **Copies that are lent.** Pages that nodes are about to read may travel with the departure from a
-//! collective, until the next one (`sc/lending.rs`).
+//! **Copies that are lent.** Pages that nodes are about to read may travel with the arrival at a collective,
+//! or with the departure from it, until the next arrival (`sc/lending.rs`).
 //!
 //! Deviations from the paper:
 //! - Requests for copies go to the last known place of the page: to the node that sent an invalidation, gave
@@ -820,8 +820,18 @@ impl Coherence for Sc {
         taken
     }
 
-    fn prepare_meeting(&mut self, site: &mut Site, along: &PageSet) {
-        self.arrive_with(site, along);
+    fn prepare_meeting(&mut self, site: &mut Site, along: &PageSet, up: &PageSet) {
+        self.prepare_to_arrive(site, along, up);
+        self.end_event(site);
+    }
+
+    fn lend_up(&mut self, site: &mut Site, above: NodeId) {
+        self.arrive_with(site, above);
+        self.end_event(site);
+    }
+
+    fn begin_alone(&mut self, site: &mut Site) {
+        self.begin_alone_with(site);
         self.end_event(site);
     }
 

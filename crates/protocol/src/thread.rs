@@ -27,6 +27,9 @@ pub enum Synchronisation {
     Broadcast(CondId),
     /// Meet all nodes.
     Collective(Collective),
+    /// Wait, on node 0, until all other nodes have arrived at the next collective, where they wait for this
+    /// one.
+    AwaitOthers,
     /// Send all writes so far to one node: required before `free` returns a block to the node that will
     /// allocate it again.
     Publish(NodeId),
@@ -50,6 +53,12 @@ pub enum Outcome {
     Refused,
     /// This collective is complete (a follower learns here which one it was).
     Collective(Collective),
+    /// The other nodes have arrived at the next collective. `have_news` if that must be over before this node
+    /// knows all that they have written, or if it has not been able to wait for them.
+    Others {
+        /// False if this node knows everything already.
+        have_news: bool,
+    },
     /// The atomic operation's result.
     Atomic(AtomicOutcome),
     /// The program broke the rules of the call, which had no effect.

@@ -51,6 +51,14 @@ unsafe extern "C-unwind" fn hiroba_start_worker(routine: Routine, argument: *mut
     threads::start_worker(routine, argument, stack_bytes);
 }
 
+/// Returns what all threads do next for which a call has returned 0 that ends at `at`, before anything that
+/// others could notice: 1 if they call `function`; 2 if they return from the code that begins at `region`;
+/// 0 if something else, or if that is unknown.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn hiroba_follows(at: usize, function: usize, region: usize) -> c_int {
+    atomics::follows(at, function, region)
+}
+
 /// Returns 1 if the calling thread is one of the program's and runs the program now, else 0.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn hiroba_in_program() -> c_int {

@@ -26,11 +26,12 @@ mod states;
 mod ticks;
 mod traps;
 
+use std::ffi::c_int;
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 
-use hiroba_patch::{Image, Patch, PlaceTable, Places, Plan, Survey};
+use hiroba_patch::{Following, Image, Patch, PlaceTable, Places, Plan, Survey};
 
 use crate::control::{control, note_long_block};
 use crate::face;
@@ -132,6 +133,29 @@ pub(crate) fn replace(surveyed: Vec<Surveyed>) {
 
 /// True once this node has replaced what needs it.
 static IS_REPLACED: AtomicBool = AtomicBool::new(false);
+
+/// See `hiroba_follows` in `above.rs`.
+pub(crate) fn follows(at: usize, function: usize, region: usize) -> c_int {
+    let all = objects::of_program();
+    let Some(object) = all.iter().find(|object| object.code().any(|code| code.contains(&at))) else {
+        return 0;
+    };
+    let image = Image::new(object.readable());
+    let functions = hiroba_patch::functions(&image, object.frames as u64);
+    let Some(around) = functions.iter().find(|function| function.code.contains(&(at as u64))) else {
+        return 0;
+    };
+    match hiroba_patch::following(&image, around, at as u64) {
+        Following::Call(called) => c_int::from(called == function as u64),
+        Following::CallThrough(slot) => {
+            let slot = ptr::with_exposed_provenance::<usize>(slot as usize);
+            // SAFETY: the program's code loads the address of a function from there.
+            c_int::from(unsafe { slot.read() } == function)
+        }
+        Following::Return if around.code.start == region as u64 => 2,
+        Following::Return | Following::Unknown => 0,
+    }
+}
 
 /// Does what the program's fence instructions do.
 pub(crate) fn fence() {

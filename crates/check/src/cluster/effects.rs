@@ -284,7 +284,8 @@ impl<E: Engine> Cluster<E> {
                 self.acquired(number, lock)?;
             }
             (State::Waiting(Wait::Try(_, into)), Outcome::Refused) => self.set(number, into, 0),
-            (State::Waiting(Wait::Release | Wait::Signal | Wait::Convert), Outcome::Done) => {}
+            (State::Waiting(Wait::Release | Wait::Signal | Wait::Convert), Outcome::Done)
+            | (State::Waiting(Wait::Others), Outcome::Others { .. }) => {}
             (State::Waiting(Wait::Collective(asked)), Outcome::Collective(done)) => {
                 if asked != done && asked != Collective::Follow {
                     return wrong(format!("thread {number} asked for {asked:?} and was told {done:?}"));

@@ -83,6 +83,7 @@ impl<E: Engine> Cluster<E> {
             Instruction::Signal(cond) => (Synchronisation::Signal(cond), Wait::Signal),
             Instruction::Broadcast(cond) => (Synchronisation::Broadcast(cond), Wait::Signal),
             Instruction::Convert(granule) => (Synchronisation::Convert(granule), Wait::Convert),
+            Instruction::AwaitOthers => (Synchronisation::AwaitOthers, Wait::Others),
             Instruction::Collective(collective) => {
                 self.threads[number].meetings += 1;
                 (Synchronisation::Collective(collective), Wait::Collective(collective))

@@ -1,6 +1,6 @@
 //! Planted bugs of copies that are lent from one collective to the next.
 
-use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet};
+use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VectorTimestamp};
 use hiroba_protocol::Effect;
 use hiroba_wire::{Limits, Message};
 use rustc_hash::FxHashSet;
@@ -20,10 +20,12 @@ pub enum Mutant {
     WritableLoan,
     /// The answer of a node that has returned the copy, or has not taken it, is lost.
     LoseAnswer,
+    /// Arrivals do not report what their nodes have written.
+    HideNews,
 }
 
 impl Mutant {
-    /// All of them.
+    /// All that concern departures.
     pub const ALL: [Mutant; 5] = [
         Mutant::KeepBorrowed,
         Mutant::LendWhileWriting,
@@ -31,6 +33,9 @@ impl Mutant {
         Mutant::WritableLoan,
         Mutant::LoseAnswer,
     ];
+
+    /// Those that concern only who waits for arrivals.
+    pub const OF_ARRIVALS: [Mutant; 1] = [Mutant::HideNews];
 
     /// Returns the bug, ready to be planted in a cluster.
     pub fn plant(self) -> Box<dyn Mutation> {
@@ -99,7 +104,7 @@ impl Mutation for Planted {
         }
     }
 
-    fn on_message(&mut self, from: NodeId, to: NodeId, message: &Message<'_>, _limits: &Limits) -> Fate {
+    fn on_message(&mut self, from: NodeId, to: NodeId, message: &Message<'_>, limits: &Limits) -> Fate {
         let without = |pages: &PageSet, lost: &dyn Fn(PageId) -> bool| -> PageSet {
             pages.iter().filter(|page| !lost(*page)).collect()
         };
@@ -121,6 +126,15 @@ impl Mutation for Planted {
                 }
                 let pages = without(pages, &|page| answered.contains(page));
                 if pages.is_empty() { Fate::LOST } else { Fate::altered(&Message::CopyInvalidated { pages }) }
+            }
+            Message::Arrive { .. } if self.mutant == Mutant::HideNews => {
+                let mut silent = message.clone();
+                if let Message::Arrive { knowledge, least, .. } = &mut silent {
+                    *least = None;
+                    knowledge.timestamp = VectorTimestamp::new(limits.nodes);
+                    knowledge.notices.clear();
+                }
+                Fate::altered(&silent)
             }
             _ => Fate::Sent,
         }

@@ -16,12 +16,12 @@ use crate::sample;
 const SEEDS: u64 = 500;
 
 /// The protocol of the first region; the second one is under sequential consistency.
-fn protocols() -> [(Protocol, WriteTracking); 3] {
+pub(crate) fn protocols() -> [(Protocol, WriteTracking); 3] {
     use WriteTracking::{Async, Fault};
     [(Protocol::Sc, Fault), (Protocol::Hlrc, Fault), (Protocol::Hlrc, Async)]
 }
 
-fn run(
+pub(crate) fn run(
     program: &Program,
     (first, tracking): (Protocol, WriteTracking),
     seed: u64,
@@ -45,7 +45,7 @@ fn run(
 }
 
 /// Returns what the checkers find wrong, if anything.
-fn convicted(ended: &Ended, first: Protocol) -> Option<String> {
+pub(crate) fn convicted(ended: &Ended, first: Protocol) -> Option<String> {
     let execution = ended.execution();
     if first == Protocol::Sc
         && let Sequential::No { explanation } = sequential::judge(&execution)

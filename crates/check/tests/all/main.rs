@@ -11,6 +11,7 @@ mod erc;
 mod explore;
 mod first_touch;
 mod fuzz_corpus;
+mod gathering;
 mod golden;
 mod hlrc;
 mod leases;

@@ -14,6 +14,7 @@ use crate::program::{Address, Instruction, Program, Region, Register, Script};
 mod aurc;
 mod bulk;
 mod converting;
+mod gathering;
 mod homeless;
 mod leases;
 mod lending;
@@ -30,6 +31,7 @@ mod tracking;
 
 pub use aurc::early;
 pub use converting::converting;
+pub use gathering::gathering;
 pub use leases::leases;
 pub use lending::lending;
 pub use mapped::mapped;

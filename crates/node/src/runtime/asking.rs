@@ -418,6 +418,14 @@ impl Runtime {
         self.account.tallies.barriers.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Waits, on node 0, until all other nodes have come to the next barrier, where they wait for this one.
+    /// Returns true if this node knows all that they have written; otherwise it will after the barrier.
+    pub fn await_others(&self) -> bool {
+        let outcome =
+            self.synchronise("hiroba_await_others", TimeClass::Barrier, Synchronisation::AwaitOthers);
+        outcome == Outcome::Others { have_news: false }
+    }
+
     pub(crate) fn synchronise(&self, name: &'static str, class: TimeClass, sync: Synchronisation) -> Outcome {
         let call = describe(name, sync);
         self.explain(|regions| regions.note_call(class));
@@ -489,6 +497,16 @@ impl Runtime {
             self.tell(|core| core.engine.carry_along(&pages));
         }
     }
+
+    /// Has the pages at these addresses travel with this node's arrival at the next collective: a thread of
+    /// node 0 will read them before it comes there. Addresses that are not shared are left out.
+    pub fn carry_up(&self, addresses: &[usize]) {
+        let pages = addresses.iter().filter_map(|address| self.memory.page_of(*address));
+        let pages: Vec<PageRange> = pages.map(PageRange::single).collect();
+        if !pages.is_empty() && self.has_fabric() {
+            self.tell(|core| core.engine.carry_up(&pages));
+        }
+    }
 }
 
 /// Describes the call in which the calling thread is about to wait, for reports.
@@ -500,6 +518,7 @@ fn describe(name: &'static str, sync: Synchronisation) -> Call {
         Synchronisation::Wait(cond, lock) => ([Some(cond.0), Some(lock.0)], None),
         Synchronisation::Signal(cond) | Synchronisation::Broadcast(cond) => ([Some(cond.0), None], None),
         Synchronisation::Collective(_)
+        | Synchronisation::AwaitOthers
         | Synchronisation::Publish(_)
         | Synchronisation::Inform(_)
         | Synchronisation::Convert(_)

@@ -21,6 +21,8 @@ thread_local! {
 unsafe extern "C-unwind" fn run(list: *mut c_void) {
     let context = context::current();
     let numbers = [number_of(context) as c_int, context.number.get() as c_int];
+    // SAFETY: as below.
+    context.code.set(unsafe { list.cast::<usize>().read() });
     // SAFETY: `start` passes such a list, and waits for all threads.
     unsafe { arguments::call(list.cast(), numbers) };
 }

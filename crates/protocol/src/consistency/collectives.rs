@@ -12,6 +12,9 @@ use crate::interval::IntervalLog;
 use crate::team::Gathered;
 use crate::{Expected, Fact, Outcome, ProtocolError, Waiter, unexpected};
 
+/// The node that all others arrive at.
+const ROOT: NodeId = NodeId(0);
+
 impl Consistency {
     /// Notes that a thread has come to a collective; the node arrives with the last thread of its team.
     pub(super) fn gather(&mut self, collective: Collective, waiter: Waiter) {
@@ -27,20 +30,51 @@ impl Consistency {
         }
     }
 
-    /// Lets each protocol prepare for a collective, and names the pages that travel with its departure.
+    /// Lets each protocol prepare for a collective, and names the pages that travel with its departure, and
+    /// with this node's arrival.
     fn prepare_meeting(&mut self, collective: Collective) {
-        let Consistency { site, protocols, along, .. } = self;
-        let mut along = std::mem::take(along);
+        let Consistency { site, protocols, along, up, meeting, .. } = self;
+        let (mut along, mut up) = (std::mem::take(along), std::mem::take(up));
         if collective.ends_the_job() {
-            along = PageSet::new();
+            (along, up) = (PageSet::new(), PageSet::new());
         }
+        // What a node below another one than the root has, the root requests.
+        let is_below_root = meeting.tree().above(site.me) == Some(ROOT);
         for index in 0..protocols.all.len() {
             let known = if site.carries_all { protocols.all[index].known_pages() } else { Vec::new() };
-            let pages = along.iter().chain(known);
-            let own =
-                pages.filter(|page| site.homes.is_allocated(*page) && protocols.index_of(*page) == index);
-            let own: PageSet = own.collect();
-            protocols.all[index].prepare_meeting(site, &own);
+            let own = |pages: &PageSet| -> PageSet {
+                let pages = pages.iter().chain(known.iter().copied());
+                pages
+                    .filter(|page| site.homes.is_allocated(*page) && protocols.index_of(*page) == index)
+                    .collect()
+            };
+            let (along, up) = (own(&along), if is_below_root { own(&up) } else { PageSet::new() });
+            protocols.all[index].prepare_meeting(site, &along, &up);
+        }
+    }
+
+    /// Handles that a thread waits for the arrivals of all other nodes.
+    pub(super) fn await_others(&mut self, waiter: Waiter) {
+        if self.site.me != ROOT || self.team.has_arrived() {
+            return self.site.out.wake(waiter, Outcome::Others { have_news: true });
+        }
+        self.awaiting.push(waiter);
+        self.end_awaiting();
+    }
+
+    /// Wakes the threads that wait for the arrivals of all other nodes, if these have come. If they report
+    /// nothing that this node does not know, and no page gets another home, then pages of theirs are as they
+    /// will be after the departure.
+    fn end_awaiting(&mut self) {
+        if self.awaiting.is_empty() || !self.meeting.has_all_others() {
+            return;
+        }
+        let have_news = self.meeting.has_news(&self.site.timestamp);
+        if !have_news {
+            self.each(|protocol, site| protocol.begin_alone(site));
+        }
+        for waiter in std::mem::take(&mut self.awaiting) {
+            self.site.out.wake(waiter, Outcome::Others { have_news });
         }
     }
 
@@ -66,7 +100,10 @@ impl Consistency {
         {
             moves.push(HomeMoves { to: site.me, pages: PageSet::new(), kind: MoveKind::Kept });
         }
-        let (caller, least) = (site.me, None);
+        if let Some(above) = self.meeting.tree().above(self.site.me).filter(|_| goes_on) {
+            self.each(|protocol, site| protocol.lend_up(site, above));
+        }
+        let (caller, least) = (self.site.me, None);
         let arrival = Arrival { collective, caller, least, knowledge, moves };
         let arrived = self.handle_arrival(caller, epoch, arrival);
         arrived.expect("a node arrives once at the collective after those that it has completed");
@@ -82,6 +119,7 @@ impl Consistency {
         if let Some(departure) = self.meeting.handle_arrival(from, epoch, arrival, homes, out)? {
             self.handle_departure(self.site.me, epoch, departure)?;
         }
+        self.end_awaiting();
         Ok(())
     }
 
@@ -121,6 +159,10 @@ impl Consistency {
         // All nodes have seen every interval up to here, so no node will need these notices again.
         site.log.forget_through(&knowledge.timestamp);
         self.beyond = IntervalLog::new(site.limits.nodes);
+        // Threads of a program that was halted while others of its node waited.
+        for waiter in std::mem::take(&mut self.awaiting) {
+            site.leavers.push((waiter, Outcome::Others { have_news: true }));
+        }
         for waiter in self.team.disperse(collective) {
             site.tell(|| Some(Fact::Met { waiter, epoch }));
             site.leavers.push((waiter, Outcome::Collective(collective)));

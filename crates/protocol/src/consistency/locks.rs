@@ -110,6 +110,7 @@ impl Consistency {
                 out.wake(waiter, Outcome::Done);
             }
             Synchronisation::Collective(collective) => self.gather(collective, waiter),
+            Synchronisation::AwaitOthers => self.await_others(waiter),
             Synchronisation::Publish(to) => self.site.release_for(AfterRelease::Publish(to, waiter)),
             Synchronisation::Inform(to) => self.site.release_for(AfterRelease::Inform(to, waiter)),
             Synchronisation::Convert(granule) => self.convert(granule, waiter),

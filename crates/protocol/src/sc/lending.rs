@@ -18,11 +18,34 @@
 //! (`returned`), and confirms at once. It cannot take such an invalidation for that of a copy that it has
 //! requested and that is on its way: from the lender, that copy would have come first.
 //!
+//! **With an arrival.** Pages that a thread of the root of the tree is about to read travel there with the
+//! arrival of a node directly below, and are borrowed until the root arrives itself ([`Engine::carry_up`]).
+//! The root's thread waits for all arrivals first ([`Synchronisation::AwaitOthers`]), and gets access to these
+//! copies if the arrivals report nothing that it does not know. A copy that the lender invalidates before is
+//! not used, nor is one that is there when the root departs. At that moment the root's own loans have ended,
+//! too, because the others have given them back: its threads write such pages without a message. So a
+//! reduction costs the arrivals with the threads' values, and the departure.
+//!
+//! | borrower | lender | what happens |
+//! |---|---|---|
+//! | – | prepared | the lender comes to the collective; its threads lose their access |
+//! | coming | lent | it arrives, or departs; content goes ahead |
+//! | borrowed | lent | the borrower's departure, or at the root the arrival of all others |
+//! | returned | lent | the borrower arrives at the next collective, or requests the page; or it has not taken the copy |
+//! | returned | ended | the lender departs from that collective; or, at the root, all others have arrived |
+//! | – | – | the borrower departs from the collective after that |
+//! | – | invalidating | the lender stores to the page: any borrower confirms, at once if the copy is returned |
+//!
+//! A copy counts as returned until the second departure, because an invalidation from a lender that has not
+//! departed yet may be on its way.
+//!
 //! Copies that a node has requested are not lent, and stay. A page that is written while it is lent, as the
 //! sum of a reduction may be, costs more messages than without lending. So it is then not lent the next 4
 //! times, and if that happens again, not the next 8, 16, … up to 256 times.
 //!
 //! [`Engine::carry_along`]: crate::Engine::carry_along
+//! [`Engine::carry_up`]: crate::Engine::carry_up
+//! [`Synchronisation::AwaitOthers`]: crate::Synchronisation::AwaitOthers
 
 use std::collections::BTreeMap;
 
@@ -71,26 +94,35 @@ impl Vain {
 pub(super) struct Lending {
     /// Lender: the pages that are to go along with the next departure.
     prepared: PageSet,
+    /// Lender: those that are to go along with this node's arrival.
+    prepared_up: PageSet,
     /// Lender: pages of which copies are lent, or were until the last departure.
     lent: PageSet,
     ended: PageSet,
-    /// Borrower: the pages whose copies have come before the departure, with their lender, and whether they
-    /// are in their frames.
+    /// Borrower: the pages whose copies have come before the departure, or before an arrival from below, with
+    /// their lender, and whether they are in their frames.
     coming: BTreeMap<PageId, (NodeId, bool)>,
     /// Borrower: the copies that it has, with their lender.
     borrowed: BTreeMap<PageId, NodeId>,
-    /// Borrower: the copies that it lacks although their lender may not know.
-    returned: BTreeMap<PageId, NodeId>,
+    /// Borrower: the copies that it lacks although their lender may not know, since the last departure and
+    /// before it.
+    returned: [BTreeMap<PageId, NodeId>; 2],
 }
 
 impl Lending {
     /// Returns true if this invalidation is of a lent copy that is not here.
     pub(super) fn was_returned(&mut self, page: PageId, lender: NodeId) -> bool {
-        let is_returned = self.returned.get(&page) == Some(&lender);
-        if is_returned {
-            self.returned.remove(&page);
+        if self.coming.get(&page).is_some_and(|(from, _)| *from == lender) {
+            self.coming.remove(&page);
+            return true;
         }
-        is_returned
+        let is_returned = |returned: &&mut BTreeMap<PageId, NodeId>| returned.get(&page) == Some(&lender);
+        let returned = self.returned.iter_mut().find(is_returned);
+        returned.is_some_and(|returned| returned.remove(&page).is_some())
+    }
+
+    fn note_returned(&mut self, page: PageId, lender: NodeId) {
+        self.returned[0].insert(page, lender);
     }
 
     /// Notes that a copy was requested, or the page: what was lent is not used. Returns true if this node had
@@ -100,13 +132,14 @@ impl Lending {
             *is_in_frame = false;
         }
         let lender = self.borrowed.remove(&page);
-        self.returned.extend(lender.map(|lender| (page, lender)));
+        self.returned[0].extend(lender.map(|lender| (page, lender)));
         lender.is_some()
     }
 
     /// Notes that a requested copy has come, or the page.
     pub(super) fn note_come(&mut self, page: PageId) {
-        self.returned.remove(&page);
+        self.coming.remove(&page);
+        self.returned.iter_mut().for_each(|returned| _ = returned.remove(&page));
     }
 
     /// Notes that the lender has invalidated the copy.
@@ -123,7 +156,7 @@ impl Lending {
 impl Sc {
     /// Gives back what was borrowed, and takes this node's access to pages away that are to be lent. The node
     /// is about to arrive at a collective.
-    pub(super) fn arrive_with(&mut self, site: &mut Site, along: &PageSet) {
+    pub(super) fn prepare_to_arrive(&mut self, site: &mut Site, along: &PageSet, up: &PageSet) {
         let mut given_back = PageSet::new();
         for (page_id, lender) in std::mem::take(&mut self.lending.borrowed) {
             let page = self.page(site, page_id);
@@ -132,11 +165,18 @@ impl Sc {
                 assert!(!page.owner && page.access == Access::Read, "{page_id}: what is borrowed is a copy");
                 page.access = Access::None;
                 given_back.insert(page_id);
-                self.lending.returned.insert(page_id, lender);
+                self.lending.note_returned(page_id, lender);
             }
         }
         site.invalidate(&given_back, |page| self.access(page));
-        for page_id in along.iter() {
+        self.lending.prepared_up = self.prepare(site, up);
+        self.lending.prepared = self.prepare(site, along);
+    }
+
+    /// Takes this node's access to those of these pages away that can be lent, and returns them.
+    fn prepare(&mut self, site: &mut Site, pages: &PageSet) -> PageSet {
+        let mut prepared = PageSet::new();
+        for page_id in pages.iter() {
             let is_short = site.page_bytes(page_id) <= PAGE_BYTES_MAX;
             if is_short && self.pages.contains_key(&page_id) && self.may_lend(site, page_id) {
                 if !self.page(site, page_id).vain.permits() && !site.carries_all {
@@ -145,9 +185,16 @@ impl Sc {
                 if self.page(site, page_id).access > Access::None {
                     self.protect(site, page_id, Access::None);
                 }
-                self.lending.prepared.insert(page_id);
+                prepared.insert(page_id);
             }
         }
+        prepared
+    }
+
+    /// Lends copies to the node above, to which the arrival is sent next.
+    pub(super) fn arrive_with(&mut self, site: &mut Site, above: NodeId) {
+        let prepared = std::mem::take(&mut self.lending.prepared_up);
+        self.send_lent(site, &prepared, &[above]);
     }
 
     /// Returns true if nothing concerns the page, which this node owns.
@@ -161,23 +208,33 @@ impl Sc {
     /// Lends copies of the prepared pages to these nodes, to which the departure is sent next. What was lent
     /// before has been given back.
     pub(super) fn depart_with(&mut self, site: &mut Site, to: &[NodeId]) {
-        self.lending.ended = std::mem::take(&mut self.lending.lent);
-        for page_id in self.lending.ended.iter().collect::<Vec<_>>() {
+        self.end_loans(site);
+        let prepared = std::mem::take(&mut self.lending.prepared);
+        self.send_lent(site, &prepared, to);
+    }
+
+    /// Notes that all other nodes have given back what this node has lent.
+    fn end_loans(&mut self, site: &mut Site) {
+        let ended = std::mem::take(&mut self.lending.lent);
+        for page_id in ended.iter() {
             let page = self.page(site, page_id);
             if !std::mem::take(&mut page.lent).is_empty() {
                 page.vain = Vain::default();
             }
         }
+        self.lending.ended.extend(&ended);
+    }
+
+    /// Lends these nodes copies of pages, of which threads here have touched none since they were prepared.
+    fn send_lent(&mut self, site: &mut Site, prepared: &PageSet, to: &[NodeId]) {
         let mut sent: BTreeMap<NodeId, Vec<PageToSend>> = BTreeMap::new();
-        for (number, page_id) in std::mem::take(&mut self.lending.prepared).iter().enumerate() {
+        for (number, page_id) in prepared.iter().enumerate() {
             if self.page(site, page_id).access > Access::None || !self.may_lend(site, page_id) {
                 continue;
             }
             let page = self.page(site, page_id);
-            if number < PAGES_MAX {
-                page.lent = to.iter().copied().filter(|node| !page.copyset.contains(node)).collect();
-            }
-            let readers: Vec<NodeId> = page.lent.iter().copied().collect();
+            let mut readers: Vec<NodeId> = if number < PAGES_MAX { to.to_vec() } else { Vec::new() };
+            readers.retain(|node| !page.copyset.contains(node) && page.lent.insert(*node));
             let access = if page.has_copies() { Access::Read } else { Access::Write };
             self.protect(site, page_id, access);
             if !readers.is_empty() {
@@ -198,24 +255,47 @@ impl Sc {
     /// Gives threads access to the copies that have come with the departure, whose notices this node knows
     /// now. A page whose lent copies have been given back is only here.
     pub(super) fn begin_with(&mut self, site: &mut Site) {
+        self.regain_ended(site);
+        self.lending.returned.swap(0, 1);
+        self.lending.returned[0].clear();
+        let me = site.me;
+        // Numbers grow downwards in the tree. What has come with an arrival has ended.
+        self.take_coming(site, |lender| lender < me);
+    }
+
+    /// Gives threads access to the copies that have come with arrivals: all other nodes have arrived, and
+    /// report nothing that this node does not know. Pages that this node has lent are only here.
+    pub(super) fn begin_alone_with(&mut self, site: &mut Site) {
+        self.end_loans(site);
+        self.regain_ended(site);
+        self.take_coming(site, |_| true);
+    }
+
+    /// Lets threads store to the pages whose lent copies have been given back.
+    fn regain_ended(&mut self, site: &mut Site) {
         for page_id in std::mem::take(&mut self.lending.ended).iter() {
-            if self.may_lend(site, page_id) {
-                let page = self.page(site, page_id);
-                if !page.has_copies() && page.access == Access::Read {
-                    self.protect(site, page_id, Access::Write);
-                }
+            let is_going = self.order.is_going(page_id);
+            let page = self.page(site, page_id);
+            let is_alone = page.owner && !page.has_copies() && page.invalidating == 0 && !is_going;
+            if is_alone && page.access == Access::Read {
+                self.protect(site, page_id, Access::Write);
             }
         }
-        self.lending.returned.clear();
+    }
+
+    /// Gives threads access to the copies that have come from such lenders, unless a thread has requested the
+    /// page. The others are returned.
+    fn take_coming(&mut self, site: &mut Site, is_lender: impl Fn(NodeId) -> bool) {
         for (page_id, (lender, is_in_frame)) in std::mem::take(&mut self.lending.coming) {
             let page = self.page(site, page_id);
             let is_untouched = !page.owner && page.access == Access::None && page.asked == Access::None;
-            if is_in_frame && is_untouched && page.give_up_for.is_none() {
+            if is_in_frame && is_untouched && page.give_up_for.is_none() && is_lender(lender) {
                 page.hint = lender;
                 self.protect(site, page_id, Access::Read);
+                self.lending.note_come(page_id);
                 self.lending.borrowed.insert(page_id, lender);
             } else {
-                self.lending.returned.insert(page_id, lender);
+                self.lending.note_returned(page_id, lender);
             }
         }
     }

@@ -1,0 +1,29 @@
+//! Where nodes offer the values of a reduction to thread 0 (`gathering.rs`).
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64};
+
+/// What a node offers: the number of the reduction, and the list of its values. It lies on the stack of the
+/// node's first thread, near the values.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct Offer {
+    pub(crate) turn: AtomicU64,
+    pub(crate) list: AtomicPtr<c_void>,
+}
+
+/// How many nodes may reduce so.
+pub(crate) const NODES_MAX: usize = 256;
+/// How many places of the program are told apart.
+pub(crate) const PLACES: usize = 1024;
+
+/// What the nodes know together of such reductions.
+#[repr(C, align(4096))]
+pub(crate) struct Reductions {
+    /// How often the nodes had to meet once more.
+    pub(crate) repeated: AtomicU64,
+    /// Where each node's offer is. It stays there.
+    pub(crate) offers: [AtomicPtr<Offer>; NODES_MAX],
+    /// Not 0 if an extra barrier comes first, by places of the program. Several may share an entry.
+    pub(crate) has_extra: [AtomicU8; PLACES],
+}
