@@ -72,7 +72,7 @@ pub(crate) struct Context {
     pub(crate) barriers: Cell<u64>,
     /// True if what it waits for at its next barrier has happened in a reduction (`gathering.rs`).
     pub(crate) has_met: Cell<bool>,
-    /// Set while it adds the values of such a reduction to the variables: whether its end is the next barrier.
+    /// Set while it adds the values of such a reduction: whether the end of that is the next barrier.
     pub(crate) gathered: Cell<Option<bool>>,
     /// Where the code of its region begins, in programs for LLVM's library.
     pub(crate) code: Cell<usize>,

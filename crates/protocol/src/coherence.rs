@@ -168,6 +168,8 @@ pub struct Site {
     pub(crate) tells: bool,
     /// True if all pages that can be lent travel with each departure. For tests.
     pub(crate) carries_all: bool,
+    /// True if nodes arrive at this one at collectives.
+    pub(crate) has_below: bool,
     /// True if pages may be fetched before a thread faults on them; otherwise each costs its own fault, as in
     /// the systems of the literature.
     pub(crate) prefetches: bool,
@@ -209,6 +211,7 @@ impl Site {
             out: Outbox::new(me),
             tells: false,
             carries_all: false,
+            has_below: false,
             prefetches: true,
             deferred: Vec::new(),
             used_singly: Vec::new(),
@@ -670,8 +673,11 @@ pub trait Coherence: Debug + Send {
     /// Sends the node above what is to precede this node's arrival at a collective, which is sent next.
     fn lend_up(&mut self, _site: &mut Site, _above: NodeId) {}
 
-    /// Handles that all other nodes have arrived at the collective that this node is about to come to. This
-    /// node, the root of the tree, knows all that they have written.
+    /// Handles that all other nodes have arrived at the next collective, of whose tree this node is the root.
+    fn handle_others_here(&mut self, _site: &mut Site) {}
+
+    /// Handles that a thread of this node goes on now that all others have arrived. It knows all that they
+    /// have written.
     fn begin_alone(&mut self, _site: &mut Site) {}
 
     /// Sends nodes what is to precede their departure from a collective, which is sent next. All nodes have

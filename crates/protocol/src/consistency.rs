@@ -103,8 +103,10 @@ impl Consistency {
         protocol: Box<dyn Coherence>,
     ) -> Consistency {
         let nodes = limits.nodes;
+        let mut site = Site::new(me, limits, tracking);
+        site.has_below = Tree::of(nodes).below(me).next().is_some();
         Consistency {
-            site: Site::new(me, limits, tracking),
+            site,
             protocols: Protocols::of_one(protocol),
             locks: Locks::new(me, nodes),
             conds: Conds::default(),
@@ -197,7 +199,9 @@ impl Consistency {
     /// Arranges the nodes in a tree with at most `below_max` nodes below each, instead of
     /// [`BELOW_MAX`](crate::barrier::BELOW_MAX). For tests.
     pub fn meeting_below(mut self, below_max: u16) -> Consistency {
-        self.meeting = Meeting::new(self.site.me, self.meeting.tree().narrowed(below_max));
+        let tree = self.meeting.tree().narrowed(below_max);
+        self.meeting = Meeting::new(self.site.me, tree);
+        self.site.has_below = tree.below(self.site.me).next().is_some();
         self
     }
 

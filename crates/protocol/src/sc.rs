@@ -31,6 +31,7 @@
 //! | absent | no | None | ask for a copy → copy | ask for the page → owner, writing |
 //! | copy | no | Read | – | the same |
 //! | owner, fresh | yes | None | → owner, writing | the same |
+//! | owner, followed | yes | Read | – | → owner, writing |
 //! | owner, shared | yes | Read (None, if no thread here has touched it) | – | → owner, invalidating |
 //! | owner, invalidating | yes | Read or None | wait | wait for the copies to go → owner, writing |
 //! | owner, writing | yes | Write | – | – |
@@ -60,7 +61,8 @@
 //! those that others want when they come.
 //!
 //! **Copies that are lent.** Pages that nodes are about to read may travel with the arrival at a collective,
-//! or with the departure from it, until the next arrival (`sc/lending.rs`).
+//! or with the departure from it, until the next arrival (`sc/lending.rs`, which also tells what *followed*
+//! means).
 //!
 //! Deviations from the paper:
 //! - Requests for copies go to the last known place of the page: to the node that sent an invalidation, gave
@@ -81,7 +83,7 @@ use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageCopy, PageOwned};
 use rustc_hash::FxHashMap;
 
-use self::lending::{Lending, Vain};
+use self::lending::{Followers, Lending, Vain};
 use self::order::{Grant, Order};
 use self::runs::{Habit, Kind, Runs};
 use self::sending::{Sending, Word};
@@ -119,6 +121,8 @@ struct Page {
     lent: BTreeSet<NodeId>,
     /// Owner: how often it must not be lent.
     vain: Vain,
+    /// Owner: the nodes that had requested copies when it was stored to, and how often it is lent to them.
+    followers: Followers,
     /// Manager: the node that last requested ownership.
     tail: NodeId,
     /// The node that may be the owner.
@@ -164,6 +168,7 @@ impl Page {
             copyset: BTreeSet::new(),
             lent: BTreeSet::new(),
             vain: Vain::default(),
+            followers: Followers::default(),
             tail: manager,
             hint: manager,
             asked: Access::None,
@@ -275,7 +280,14 @@ impl Sc {
         match (page.wanted, page.owner) {
             (Access::None, _) => {}
             (wanted, true) => {
-                if !page.has_copies() {
+                if !page.has_copies() && wanted.max(page.access) < Access::Write && page.followers.are_there()
+                {
+                    // A store shall fault.
+                    self.grant(site, page_id, Access::Read);
+                } else if !page.has_copies() {
+                    if page.followers.are_there() {
+                        self.lending.note_rewritten(page_id);
+                    }
                     // No other node has a copy, so a store after this load need not fault.
                     self.grant(site, page_id, Access::Write);
                 } else if wanted == Access::Write {
@@ -372,6 +384,11 @@ impl Sc {
         assert!(page.access < Access::Write, "{page_id}: nobody writes while others have copies");
         let mut copyset = std::mem::take(&mut page.copyset);
         page.vain.note(!page.lent.is_empty());
+        if !copyset.is_empty() {
+            page.followers = Followers::of(copyset.clone());
+            self.lending.note_rewritten(page_id);
+        }
+        let page = self.page(site, page_id);
         copyset.append(&mut page.lent);
         assert!(!copyset.is_empty(), "{page_id}: there are copies to be invalidated");
         assert!(!copyset.contains(&site.me), "{page_id}: an owner has given itself no copy");
@@ -479,7 +496,7 @@ impl Sc {
         let was_lent = page.lent.remove(&to);
         page.vain.note(was_lent);
         assert!(page.lent.is_empty(), "{page_id}: lent copies are given up before it goes");
-        (page.owner, page.hint) = (false, to);
+        (page.owner, page.hint, page.followers) = (false, to, Followers::default());
         let mut copyset = std::mem::take(&mut page.copyset);
         copyset.remove(&to);
         let turns = std::mem::take(&mut page.turns).into_iter().collect();
@@ -827,6 +844,11 @@ impl Coherence for Sc {
 
     fn lend_up(&mut self, site: &mut Site, above: NodeId) {
         self.arrive_with(site, above);
+        self.end_event(site);
+    }
+
+    fn handle_others_here(&mut self, site: &mut Site) {
+        self.regain_lent(site);
         self.end_event(site);
     }
 

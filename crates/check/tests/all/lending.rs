@@ -3,7 +3,7 @@
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options};
 use hiroba_check::engines::engine_of;
-use hiroba_check::litmus::{Litmus, catalogue, lending, order, sequential as racy};
+use hiroba_check::litmus::{Litmus, catalogue, followed, lending, order, sequential as racy};
 use hiroba_check::mutant::lending::Mutant;
 use hiroba_check::program::Program;
 use hiroba_check::random_program::{Shape, generate};
@@ -23,6 +23,17 @@ pub(crate) fn protocols() -> [(Protocol, WriteTracking); 3] {
 
 pub(crate) fn run(
     program: &Program,
+    first: (Protocol, WriteTracking),
+    seed: u64,
+    mutant: Option<Mutant>,
+) -> Result<Ended, String> {
+    run_carrying(true, program, first, seed, mutant)
+}
+
+/// Runs a program. If not `all`, engines lend what others have requested before.
+fn run_carrying(
+    all: bool,
+    program: &Program,
     (first, tracking): (Protocol, WriteTracking),
     seed: u64,
     mutant: Option<Mutant>,
@@ -39,7 +50,8 @@ pub(crate) fn run(
     // Every third job is a deep tree.
     let below_max = if seed.is_multiple_of(3) { 1 } else { 4 };
     let engine = |me, limits, tracking| {
-        engine_of(first, me, limits, tracking).carrying_all().meeting_below(below_max).telling()
+        let engine = engine_of(first, me, limits, tracking).meeting_below(below_max).telling();
+        if all { engine.carrying_all() } else { engine }
     };
     Cluster::new(program, engine, options).run().map_err(|failure| failure.to_string())
 }
@@ -58,13 +70,14 @@ pub(crate) fn convicted(ended: &Ended, first: Protocol) -> Option<String> {
 #[test]
 fn lent_copies_show_what_is_allowed() {
     for first in protocols() {
-        for litmus in lending() {
+        let all = lending().into_iter().map(|litmus| (true, litmus));
+        for (all, litmus) in all.chain(followed().into_iter().map(|litmus| (false, litmus))) {
             let mut reached = vec![false; litmus.reach.len()];
             for seed in 0..4 * SEEDS {
                 if sample::suffices(seed, 4 * SEEDS, &reached) {
                     break;
                 }
-                let ended = run(&litmus.program, first, seed, None)
+                let ended = run_carrying(all, &litmus.program, first, seed, None)
                     .unwrap_or_else(|failure| panic!("{first:?}, {}, seed {seed}: {failure}", litmus.name));
                 let outcome = (litmus.forbid)(&ended);
                 assert!(!outcome, "{first:?}, {}, seed {seed}: a forbidden outcome", litmus.name);
@@ -112,9 +125,9 @@ fn random_programs_behave_as_without_lending() {
     }
 }
 
-fn wrong(litmus: &Litmus, seed: u64, mutant: Option<Mutant>) -> Option<String> {
+fn wrong(all: bool, litmus: &Litmus, seed: u64, mutant: Option<Mutant>) -> Option<String> {
     let first = (Protocol::Sc, WriteTracking::Fault);
-    match run(&litmus.program, first, seed, mutant) {
+    match run_carrying(all, &litmus.program, first, seed, mutant) {
         Ok(ended) if (litmus.forbid)(&ended) => Some("a forbidden outcome".to_owned()),
         Ok(ended) => convicted(&ended, first.0),
         Err(failure) => Some(failure),
@@ -123,7 +136,10 @@ fn wrong(litmus: &Litmus, seed: u64, mutant: Option<Mutant>) -> Option<String> {
 
 #[test]
 fn each_planted_bug_is_noticed() {
-    let noticed = |mutant| by_litmus(lending(), 0..SEEDS, |litmus, seed| wrong(litmus, seed, mutant));
-    assert_eq!(noticed(None), None);
-    each_is_noticed(Mutant::ALL, |mutant| noticed(Some(mutant)));
+    for (all, programs) in [(true, lending as fn() -> Vec<Litmus>), (false, followed)] {
+        let noticed =
+            |mutant| by_litmus(programs(), 0..SEEDS, |litmus, seed| wrong(all, litmus, seed, mutant));
+        assert_eq!(noticed(None), None);
+        each_is_noticed(Mutant::ALL, |mutant| noticed(Some(mutant)));
+    }
 }

@@ -304,7 +304,7 @@ fn constructs_take_few_round_trips() {
         // A region is two barriers: nodes keep the records of regions that are like earlier ones. Data of its
         // caller travel with the first one. Where clang has built the program, the values of a reduction
         // travel with the arrival at the second one.
-        let (sum, reduction, copy) = if compiler.c == LLVM.c { (10.5, 7.5, 5.5) } else { (17.5, 9.0, 11.0) };
+        let (sum, reduction, copy) = if compiler.c == LLVM.c { (7.0, 4.75, 5.5) } else { (14.0, 7.0, 11.0) };
         for (construct, most) in [
             ("regions", 4.5),
             ("pairs", 4.5),

@@ -191,3 +191,80 @@ pub fn lending() -> Vec<Litmus> {
         .forbid(|ended| both(ended, (0, 0, 0), (1, 0, 0))),
     ]
 }
+
+/// Returns programs in which an engine lends by itself what others have requested before.
+pub fn followed() -> Vec<Litmus> {
+    // Stores of three phases, whose values others load in phases between.
+    let stores = || {
+        [
+            store(FLAG, 1),
+            barrier(),
+            barrier(),
+            store(FLAG, 2),
+            barrier(),
+            barrier(),
+            store(FLAG, 3),
+            barrier(),
+        ]
+    };
+    let loads = || [barrier(), load(FLAG, 0), barrier(), barrier(), load(FLAG, 1), barrier(), barrier()];
+    vec![
+        Litmus::new(
+            "MP by a page that is followed",
+            "a page that was requested before is lent, and no old value is read after a new one",
+            divided(Program::new(
+                4,
+                [
+                    [&stores()[..], &[store(FLAG, 4), store(SECOND_FLAG, 1)]].concat(),
+                    [&loads()[..], &[load(SECOND_FLAG, 2), load(FLAG, 3)]].concat(),
+                    [&loads()[..], &[load(SECOND_FLAG, 2), load(FLAG, 3)]].concat(),
+                ],
+            )),
+        )
+        .racy()
+        .forbid(|ended| {
+            let is_wrong = |thread| {
+                let is_old = ended.register(thread, 3) < 3 || both(ended, (thread, 2, 1), (thread, 3, 3));
+                !both(ended, (thread, 0, 1), (thread, 1, 2)) || is_old
+            };
+            is_wrong(1) || is_wrong(2)
+        })
+        .reach("the last store is seen", |ended| both(ended, (1, 2, 1), (1, 3, 4)))
+        .reach("one node sees it, the other does not", |ended| both(ended, (1, 3, 4), (2, 3, 3))),
+        Litmus::new(
+            "a follower that writes",
+            "a page that was lent goes to a borrower with all that was stored",
+            divided(Program::new(
+                4,
+                [
+                    [&stores()[..], &[barrier(), load(FLAG, 0), load(Address::word(1, 1), 1)]].concat(),
+                    [&loads()[..], &[load(FLAG, 3), store(Address::word(1, 1), 5), barrier()]].concat(),
+                    [&loads()[..], &[load(FLAG, 3), barrier(), load(Address::word(1, 1), 2)]].concat(),
+                ],
+            )),
+        )
+        .racy()
+        .forbid(|ended| {
+            let sees_all = both(ended, (0, 0, 3), (0, 1, 5)) && both(ended, (1, 3, 3), (2, 3, 3));
+            !sees_all || ended.register(2, 2) != 5
+        }),
+        Litmus::new(
+            "a page that is followed and stored to while it is lent",
+            "the others read the new value once the flag is there",
+            divided(Program::new(
+                4,
+                [
+                    [&stores()[..], &[store(FLAG, 4), barrier(), store(FLAG, 5), barrier()]].concat(),
+                    [&loads()[..], &[load(FLAG, 2), barrier(), load(FLAG, 3), barrier(), load(FLAG, 4)]]
+                        .concat(),
+                    [&loads()[..], &[barrier(), load(FLAG, 3), barrier(), load(FLAG, 4)]].concat(),
+                ],
+            )),
+        )
+        .racy()
+        .forbid(|ended| {
+            let is_old = |thread| ended.register(thread, 3) < 4 || ended.register(thread, 4) != 5;
+            is_old(1) || is_old(2) || ended.register(1, 2) < 3
+        }),
+    ]
+}

@@ -33,7 +33,7 @@ pub use aurc::early;
 pub use converting::converting;
 pub use gathering::gathering;
 pub use leases::leases;
-pub use lending::lending;
+pub use lending::{followed, lending};
 pub use mapped::mapped;
 pub use order::order;
 pub use ordered::ordered;

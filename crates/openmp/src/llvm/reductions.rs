@@ -1,7 +1,7 @@
 //! Reductions. Where a barrier or the region's end follows, the threads' values travel there
 //! (`gathering.rs`). Otherwise each thread adds its values to the variables, by the atomic operations of the
-//! program if the compiler has made any, and if not under a lock. Operations take the page of the variables to
-//! each node once; a lock would have to be moved there, too.
+//! program if the compiler has made any, and if not under a lock. Operations take the page of the variables
+//! to each node once; a lock would have to be moved there, too.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

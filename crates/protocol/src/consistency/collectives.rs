@@ -119,6 +119,9 @@ impl Consistency {
         if let Some(departure) = self.meeting.handle_arrival(from, epoch, arrival, homes, out)? {
             self.handle_departure(self.site.me, epoch, departure)?;
         }
+        if self.site.me == ROOT && self.meeting.has_all_others() {
+            self.each(|protocol, site| protocol.handle_others_here(site));
+        }
         self.end_awaiting();
         Ok(())
     }

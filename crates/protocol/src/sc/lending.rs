@@ -39,6 +39,11 @@
 //! A copy counts as returned until the second departure, because an invalidation from a lender that has not
 //! departed yet may be on its way.
 //!
+//! **Followers.** Pages that others read in each phase, and that threads here store to in between, need not be
+//! named. When a store invalidates copies that other nodes have requested, the page is lent to those directly
+//! below with the next 16 departures before which it was stored to: they are likely to request it again.
+//! To learn of that, the lender's threads may only read when a loan has ended.
+//!
 //! Copies that a node has requested are not lent, and stay. A page that is written while it is lent, as the
 //! sum of a reduction may be, costs more messages than without lending. So it is then not lent the next 4
 //! times, and if that happens again, not the next 8, 16, … up to 256 times.
@@ -47,17 +52,19 @@
 //! [`Engine::carry_up`]: crate::Engine::carry_up
 //! [`Synchronisation::AwaitOthers`]: crate::Synchronisation::AwaitOthers
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hiroba_base::{Access, NodeId, PageId, PageSet, VersionVector};
 
-use super::Sc;
 use super::sending::Word;
+use super::{Page, Sc};
 use crate::coherence::{Coherence, Site};
 use crate::{Effect, PageToSend};
 
 /// The maximum number of pages that go along with a departure.
 const PAGES_MAX: usize = 16;
+/// How many of them go because other nodes have requested them before.
+const FOLLOWED_PAGES_MAX: usize = 8;
 /// The maximum length of such a page.
 const PAGE_BYTES_MAX: u32 = 16 << 10;
 
@@ -89,13 +96,36 @@ impl Vain {
     }
 }
 
+/// The nodes that a page is lent to because they have requested copies before it was stored to.
+#[derive(Debug, Default)]
+pub(super) struct Followers {
+    nodes: BTreeSet<NodeId>,
+    left: u32,
+}
+
+/// How often a page is lent to nodes that have once requested copies.
+const FOLLOWED: u32 = 16;
+
+impl Followers {
+    pub(super) fn of(nodes: BTreeSet<NodeId>) -> Followers {
+        Followers { nodes, left: FOLLOWED }
+    }
+
+    pub(super) fn are_there(&self) -> bool {
+        self.left > 0
+    }
+}
+
 /// What is lent and borrowed.
 #[derive(Debug, Default)]
 pub(super) struct Lending {
     /// Lender: the pages that are to go along with the next departure.
     prepared: PageSet,
-    /// Lender: those that are to go along with this node's arrival.
+    /// Lender: those that are to go along with this node's arrival, and those that go to their followers.
     prepared_up: PageSet,
+    prepared_followed: PageSet,
+    /// Lender: pages that have followers, and that threads here have stored to since they were last lent.
+    rewritten: PageSet,
     /// Lender: pages of which copies are lent, or were until the last departure.
     lent: PageSet,
     ended: PageSet,
@@ -147,6 +177,11 @@ impl Lending {
         self.borrowed.remove(&page);
     }
 
+    /// Notes that a thread here stores to a page that has followers.
+    pub(super) fn note_rewritten(&mut self, page: PageId) {
+        self.rewritten.insert(page);
+    }
+
     /// Notes a lent copy that has come.
     pub(super) fn note_coming(&mut self, page: PageId, lender: NodeId, is_in_frame: bool) {
         self.coming.insert(page, (lender, is_in_frame));
@@ -171,6 +206,12 @@ impl Sc {
         site.invalidate(&given_back, |page| self.access(page));
         self.lending.prepared_up = self.prepare(site, up);
         self.lending.prepared = self.prepare(site, along);
+        let rewritten = std::mem::take(&mut self.lending.rewritten);
+        if site.has_below {
+            let followed = rewritten.iter().filter(|page| !along.contains(*page)).take(FOLLOWED_PAGES_MAX);
+            let followed: PageSet = followed.collect();
+            self.lending.prepared_followed = self.prepare(site, &followed);
+        }
     }
 
     /// Takes this node's access to those of these pages away that can be lent, and returns them.
@@ -194,7 +235,9 @@ impl Sc {
     /// Lends copies to the node above, to which the arrival is sent next.
     pub(super) fn arrive_with(&mut self, site: &mut Site, above: NodeId) {
         let prepared = std::mem::take(&mut self.lending.prepared_up);
-        self.send_lent(site, &prepared, &[above]);
+        let mut sent = BTreeMap::new();
+        self.send_lent(site, &prepared, |_| vec![above], &mut sent);
+        site.out.extend(sent.into_iter().map(|(to, pages)| Effect::SendPages { to, pages }));
     }
 
     /// Returns true if nothing concerns the page, which this node owns.
@@ -210,7 +253,21 @@ impl Sc {
     pub(super) fn depart_with(&mut self, site: &mut Site, to: &[NodeId]) {
         self.end_loans(site);
         let prepared = std::mem::take(&mut self.lending.prepared);
-        self.send_lent(site, &prepared, to);
+        let mut sent = BTreeMap::new();
+        self.send_lent(site, &prepared, |_| to.to_vec(), &mut sent);
+        let followed = std::mem::take(&mut self.lending.prepared_followed);
+        let followers = |page: &mut Page| {
+            page.followers.left = page.followers.left.saturating_sub(1);
+            to.iter().copied().filter(|node| page.followers.nodes.contains(node)).collect()
+        };
+        self.send_lent(site, &followed, followers, &mut sent);
+        site.out.extend(sent.into_iter().map(|(to, pages)| Effect::SendPages { to, pages }));
+    }
+
+    /// Notes that all other nodes have given back what this node has lent, and lets threads store there.
+    pub(super) fn regain_lent(&mut self, site: &mut Site) {
+        self.end_loans(site);
+        self.regain_ended(site);
     }
 
     /// Notes that all other nodes have given back what this node has lent.
@@ -226,14 +283,19 @@ impl Sc {
     }
 
     /// Lends these nodes copies of pages, of which threads here have touched none since they were prepared.
-    fn send_lent(&mut self, site: &mut Site, prepared: &PageSet, to: &[NodeId]) {
-        let mut sent: BTreeMap<NodeId, Vec<PageToSend>> = BTreeMap::new();
+    fn send_lent(
+        &mut self,
+        site: &mut Site,
+        prepared: &PageSet,
+        to: impl Fn(&mut Page) -> Vec<NodeId>,
+        sent: &mut BTreeMap<NodeId, Vec<PageToSend>>,
+    ) {
         for (number, page_id) in prepared.iter().enumerate() {
             if self.page(site, page_id).access > Access::None || !self.may_lend(site, page_id) {
                 continue;
             }
             let page = self.page(site, page_id);
-            let mut readers: Vec<NodeId> = if number < PAGES_MAX { to.to_vec() } else { Vec::new() };
+            let mut readers = if number < PAGES_MAX { to(page) } else { Vec::new() };
             readers.retain(|node| !page.copyset.contains(node) && page.lent.insert(*node));
             let access = if page.has_copies() { Access::Read } else { Access::Write };
             self.protect(site, page_id, access);
@@ -249,7 +311,6 @@ impl Sc {
                 sent.entry(reader).or_default().push(page);
             }
         }
-        site.out.extend(sent.into_iter().map(|(to, pages)| Effect::SendPages { to, pages }));
     }
 
     /// Gives threads access to the copies that have come with the departure, whose notices this node knows
@@ -264,10 +325,8 @@ impl Sc {
     }
 
     /// Gives threads access to the copies that have come with arrivals: all other nodes have arrived, and
-    /// report nothing that this node does not know. Pages that this node has lent are only here.
+    /// report nothing that this node does not know.
     pub(super) fn begin_alone_with(&mut self, site: &mut Site) {
-        self.end_loans(site);
-        self.regain_ended(site);
         self.take_coming(site, |_| true);
     }
 
@@ -278,7 +337,10 @@ impl Sc {
             let page = self.page(site, page_id);
             let is_alone = page.owner && !page.has_copies() && page.invalidating == 0 && !is_going;
             if is_alone && page.access == Access::Read {
-                self.protect(site, page_id, Access::Write);
+                // With followers, the next store shall fault.
+                if !page.followers.are_there() {
+                    self.protect(site, page_id, Access::Write);
+                }
             }
         }
     }

@@ -13,6 +13,8 @@ pub enum State {
     Copy,
     /// This node owns the page, no other node has a copy, and no thread here has touched it.
     OwnerFresh,
+    /// This node owns the only copy, which is lent with the next departure once it is stored to.
+    OwnerFollowed,
     /// This node owns the page, and others have copies.
     OwnerShared,
     /// This node owns the page, and waits until its copies are given up.
@@ -30,6 +32,7 @@ impl State {
             State::Absent => "absent",
             State::Copy => "copy",
             State::OwnerFresh => "owner, fresh",
+            State::OwnerFollowed => "owner, followed",
             State::OwnerShared => "owner, shared",
             State::OwnerInvalidating => "owner, invalidating",
             State::OwnerWriting => "owner, writing",
@@ -49,6 +52,7 @@ impl State {
             (true, Access::None | Access::Read) if page.invalidating > 0 => State::OwnerInvalidating,
             (true, Access::None | Access::Read) if has_copies => State::OwnerShared,
             (true, Access::None) => State::OwnerFresh,
+            (true, Access::Read) if page.followers.are_there() => State::OwnerFollowed,
             (true, Access::Read) => return None,
             (true, Access::Write) => State::OwnerWriting,
         };
