@@ -289,6 +289,19 @@ fn regions_inside_regions_have_one_thread() {
     }
 }
 
+/// Those that a library may combine itself, of all kinds of values.
+#[test]
+fn reductions_are_as_natively() {
+    if !may_run() {
+        return;
+    }
+    for compiler in compilers() {
+        for level in ["-O0", "-O2"] {
+            compiler.build("tests/programs/openmp_reductions.c", &[level]).is_as_natively(&[]);
+        }
+    }
+}
+
 /// How many messages two nodes exchange for a construct, where 2 are a round trip.
 #[test]
 fn constructs_take_few_round_trips() {
