@@ -13,7 +13,7 @@
 //! 3. [`Plan`] is the code of the stubs and the bytes that replace the sites: a jump of five bytes, for which
 //!    a short instruction takes its successors along; or, where none may be taken, a trap of two.
 //!
-//! It also tells what follows a call ([`following`]), where that depends on the code alone.
+//! It also tells what follows a call ([`following()`]), where that depends on the code alone.
 //!
 //! The crate only computes: the caller reads and writes the program's memory.
 #![forbid(unsafe_code)]

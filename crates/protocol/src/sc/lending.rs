@@ -20,10 +20,10 @@
 //!
 //! **With an arrival.** Pages that a thread of the root of the tree is about to read travel there with the
 //! arrival of a node directly below, and are borrowed until the root arrives itself ([`Engine::carry_up`]).
-//! The root's thread waits for all arrivals first ([`Synchronisation::AwaitOthers`]), and gets access to these
-//! copies if the arrivals report nothing that it does not know. A copy that the lender invalidates before is
-//! not used, nor is one that is there when the root departs. At that moment the root's own loans have ended,
-//! too, because the others have given them back: its threads write such pages without a message. So a
+//! The root's thread waits for all arrivals first ([`Synchronisation::AwaitOthers`]), and gets access to
+//! these copies if the arrivals report nothing that it does not know. A copy that the lender invalidates
+//! before is not used, nor is one for which no thread has waited when the root departs. When all others have
+//! arrived, the root's own loans have ended, too: its threads write such pages without a message. So a
 //! reduction costs the arrivals with the threads' values, and the departure.
 //!
 //! | borrower | lender | what happens |
@@ -39,10 +39,10 @@
 //! A copy counts as returned until the second departure, because an invalidation from a lender that has not
 //! departed yet may be on its way.
 //!
-//! **Followers.** Pages that others read in each phase, and that threads here store to in between, need not be
-//! named. When a store invalidates copies that other nodes have requested, the page is lent to those directly
-//! below with the next 16 departures before which it was stored to: they are likely to request it again.
-//! To learn of that, the lender's threads may only read when a loan has ended.
+//! **Followers.** Pages that others read in each phase, and that threads here store to in between, need not
+//! be named. When a store invalidates copies that other nodes have requested, the page is lent to those
+//! directly below with the next 16 departures before which it was stored to: they are likely to request it
+//! again. To learn of that, the lender's threads may only read when a loan has ended.
 //!
 //! Copies that a node has requested are not lent, and stay. A page that is written while it is lent, as the
 //! sum of a reduction may be, costs more messages than without lending. So it is then not lent the next 4
