@@ -60,6 +60,9 @@
 //! the host reports that a moment has passed ([`Effect::Retain`]). So do pages that have come with it, except
 //! those that others want when they come.
 //!
+//! **Pages that migrate.** Where this node has often stored to a copy that a load had requested, loads request
+//! the page itself (`sc/migrating.rs`).
+//!
 //! **Copies that are lent.** Pages that nodes are about to read may travel with the arrival at a collective,
 //! or with the departure from it, until the next arrival (`sc/lending.rs`, which also tells what *followed*
 //! means).
@@ -72,6 +75,7 @@
 //! - The owner carries out atomic operations: a node first gets the page, as for a store.
 
 mod lending;
+mod migrating;
 mod order;
 mod runs;
 mod sending;
@@ -84,6 +88,7 @@ use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageCopy, PageOwned};
 use rustc_hash::FxHashMap;
 
 use self::lending::{Followers, Lending, Vain};
+use self::migrating::Migration;
 use self::order::{Grant, Order};
 use self::runs::{Habit, Kind, Runs};
 use self::sending::{Sending, Word};
@@ -152,6 +157,7 @@ struct Page {
     is_converted: bool,
     /// True if no thread has faulted for what is wanted.
     is_ahead: bool,
+    migration: Migration,
     /// What is known of the page's use by loads, and by stores.
     habits: [Habit; 2],
     /// True if the run that last reached the page went downwards.
@@ -183,10 +189,24 @@ impl Page {
             is_undivided: false,
             is_converted: false,
             is_ahead: false,
+            migration: Migration::default(),
             habits: Default::default(),
             is_downwards: false,
             reached_at: 0,
         }
+    }
+
+    /// Notes a fault. Returns the access that is requested for it.
+    fn wanted_of_migrating(&mut self, wanted: Access) -> Access {
+        match (wanted, self.access) {
+            _ if self.owner => {}
+            (Access::Read, Access::None) if self.asked == Access::None && self.migration.note_load() => {
+                return Access::Write;
+            }
+            (Access::Write, Access::Read) => self.migration.note_store(),
+            _ => {}
+        }
+        wanted
     }
 
     /// Returns true if other nodes have copies.
@@ -220,6 +240,7 @@ impl Sc {
         let (page_id, prefetches) = (located.page, site.prefetches);
         let page = self.page(site, page_id);
         let wanted = if page.is_undivided { Access::Write } else { wanted_beyond(page.access, wanted) };
+        let wanted = page.wanted_of_migrating(wanted);
         let kind = Kind::of(page, wanted).filter(|_| prefetches && !page.is_undivided);
         let comes_ahead = std::mem::take(&mut page.is_ahead);
         page.wanted = page.wanted.max(wanted);
@@ -412,7 +433,8 @@ impl Sc {
         }
         if let Some(owner) = page.give_up_for {
             assert!(!page.owner, "{page_id}: an owner has no copy to give up");
-            self.page(site, page_id).access = Access::None;
+            page.migration.note_gone();
+            page.access = Access::None;
             self.sending.give_copy_up(page_id);
             if self.order.is_kept() {
                 self.sending.release_for(page_id, owner);

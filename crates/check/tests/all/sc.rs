@@ -1,15 +1,19 @@
 //! Sequential consistency: every program behaves as on one machine, including programs with races.
 
+use hiroba_base::NodeId;
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options};
-use hiroba_check::engines::engine_under;
+use hiroba_check::engines::{engine_of, engine_under};
 use hiroba_check::litmus::{catalogue, sequential as racy};
 use hiroba_check::mutant::sc::Mutant;
 use hiroba_check::page_axioms::{self, Axiom, Breach, Findings, Rules};
-use hiroba_check::program::Program;
+use hiroba_check::program::script::*;
+use hiroba_check::program::{Address, Instruction, Program, Region};
 use hiroba_check::random_program::{Shape, generate};
 use hiroba_check::sequential::{self, Sequential};
 use hiroba_protocol::{Protocol, WriteTracking};
+use hiroba_trace::Event;
+use hiroba_wire::{Message, Placement};
 
 use crate::planted::{at_random, by_litmus, each_is_noticed};
 use crate::sample;
@@ -205,5 +209,46 @@ fn page_facts_alone_convict_mutants() {
         let breach = breach_of(mutant).unwrap_or_else(|| panic!("page facts do not convict {mutant:?}"));
         println!("{mutant:?}: {}: {}", breach.axiom, breach.explanation);
         assert_eq!(breach.axiom, Axiom::OneWriter, "{mutant:?}");
+    }
+}
+
+/// Returns how many messages of a kind all nodes have sent.
+fn sent(ended: &Ended, kind: &str) -> usize {
+    let records = ended.run.nodes.iter().flat_map(|node| &node.records);
+    let is_of_kind = |event: &Event| matches!(event, Event::Sent { kind: of, .. } if Message::KINDS[usize::from(of.0)] == kind);
+    records.filter(|record| is_of_kind(&record.event)).count()
+}
+
+/// Three nodes in turn do `visit` to a page of node 0, under a lock.
+fn visits(times: usize, visit: impl Fn(u64) -> Vec<Instruction>) -> Program {
+    let code = |node: u64| {
+        let turn = [vec![lock(0)], visit(node), vec![unlock(0)]].concat();
+        std::iter::repeat_n(turn, times).flatten().collect::<Vec<_>>()
+    };
+    let regions = vec![Region::new(0, 1, 1, Placement::On(NodeId(0)))];
+    Program::new(0, (0..3).map(code)).with_regions(regions)
+}
+
+#[test]
+fn pages_that_migrate_are_requested_once() {
+    let word = Address::word(0, 5);
+    let counts = |program: &Program, seed| {
+        let engine = |me, limits, tracking| engine_of(Protocol::Sc, me, limits, tracking).telling();
+        let ended = Cluster::new(program, engine, options(seed, NetworkChoice::Shuffled)).run();
+        let ended = ended.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        assert_eq!(convicted(&ended), None, "seed {seed}");
+        (sent(&ended, "CopiesRequest"), sent(&ended, "OwnershipRequest"))
+    };
+    for seed in 0..20 {
+        let increments = visits(100, |_| vec![load(word, 0), add(0, 1), store_from(word, 0)]);
+        let (copies, pages) = counts(&increments, seed);
+        assert!(copies * 4 < pages, "seed {seed}: {copies} requests for copies, {pages} for the page");
+        // Two nodes only load: for them the page does not migrate.
+        let looks = visits(100, |node| {
+            let load = vec![load(word, 0), add_register(1, 0)];
+            if node == 0 { [load, vec![store_from(word, 1)]].concat() } else { load }
+        });
+        let (copies, pages) = counts(&looks, seed);
+        assert!(pages <= copies, "seed {seed}: {copies} requests for copies, {pages} for the page");
     }
 }

@@ -335,6 +335,21 @@ fn constructs_take_few_round_trips() {
     }
 }
 
+/// A thread that waits for long leaves the fabric to the service thread. If it watched, each message for
+/// another thread of its node would wake it first.
+#[test]
+fn a_thread_that_waits_for_long_is_not_woken_for_others() {
+    if !may_run() {
+        return;
+    }
+    for compiler in compilers() {
+        let program = compiler.build("tests/programs/openmp_waiting.c", &[]);
+        let called = program.on("-n 2 --fabric udp", &["4000"]);
+        let sleeps = called.stdout.trim().parse::<i64>().expect("a number");
+        assert!(called.status == 0 && (0..1000).contains(&sleeps), "{}: {called:?}", compiler.c);
+    }
+}
+
 /// A number of threads from the environment, fewer than there are places, also on some of the nodes only.
 #[test]
 fn the_environment_is_honoured() {

@@ -33,6 +33,11 @@ const NAP: Duration = Duration::from_millis(10);
 /// The same interval for a thread that is woken when its answer has arrived.
 const RUNG_FOR_NAP: Duration = Duration::from_millis(100);
 
+/// After this time asleep a thread that others wake leaves the fabric to the service thread, and does not count
+/// as waiting. If a thread that waits for long kept watching, each answer to another thread of its node would
+/// wake both, one after the other.
+const IDLE_AFTER: Duration = Duration::from_millis(1);
+
 thread_local! {
     /// True if the calling thread watches the fabric on behalf of the node.
     static WATCHES: Cell<bool> = const { Cell::new(false) };
@@ -66,14 +71,19 @@ impl Watch<'_> {
         }
         WATCHES.get()
     }
+
+    /// Ends what began in this wait.
+    fn give_back(&mut self) {
+        if std::mem::take(&mut self.is_mine) {
+            WATCHES.set(false);
+            self.runtime.serving.service.attention.give_back(self.runtime.fabric());
+        }
+    }
 }
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        if self.is_mine {
-            WATCHES.set(false);
-            self.runtime.serving.service.attention.give_back(self.runtime.fabric());
-        }
+        self.give_back();
     }
 }
 
@@ -146,6 +156,9 @@ impl Runtime {
         act(&mut core);
         legs::end(Leg::Engine);
         self.carry_out_all(&mut core);
+        if core.next_hold_ends_in().is_some() {
+            self.end_holds(&mut core); // what has come may want a page whose threads have run
+        }
         let posted = core.release();
         if let (Some(fabric), false) = (self.fabric.as_deref(), posted.is_empty()) {
             before_push();
@@ -211,7 +224,8 @@ impl Runtime {
             watch.take();
         }
         let mut vigil = self.patience.begin(waiting);
-        let mut slept = false;
+        let mut asleep_since = None;
+        let mut is_idle = false;
         let result = loop {
             signals.heed_handlers();
             let received = self.receive();
@@ -225,11 +239,21 @@ impl Runtime {
                 continue;
             }
             // The program's signal handlers run only while the thread sleeps, when nothing is locked.
-            slept = true;
+            let slept = asleep_since.get_or_insert_with(Instant::now).elapsed();
             self.threads.falls_asleep(waiter);
-            let look_out = match (watch.take(), received) {
-                (false, _) => LookOut::ForBell(nap()),
-                (true, Some(_)) => LookOut::ForBellAndFabric(nap()),
+            let mut nap = nap();
+            if !is_idle && nap > NAP {
+                is_idle = slept >= IDLE_AFTER;
+                if is_idle {
+                    watch.give_back();
+                    self.serving.service.end_waiting();
+                } else {
+                    nap = IDLE_AFTER - slept;
+                }
+            }
+            let look_out = match (!is_idle && watch.take(), received) {
+                (false, _) => LookOut::ForBell(nap),
+                (true, Some(_)) => LookOut::ForBellAndFabric(nap),
                 (true, None) => LookOut::ForBell(OUT_OF_THE_WAY),
             };
             self.fabric().begin_expecting();
@@ -239,12 +263,14 @@ impl Runtime {
             self.fabric().end_expecting();
             self.fabric().begin_spinning();
         };
-        if slept {
+        if asleep_since.is_some() {
             self.threads.wakes_up(waiter);
         }
         self.fabric().end_spinning();
         drop(watch);
-        self.serving.service.end_waiting();
+        if !is_idle {
+            self.serving.service.end_waiting();
+        }
         if self.job.threads_per_node == 1 {
             self.serving.service.stay_near_caller();
         }

@@ -4,10 +4,11 @@
 //! the runtime's view, which never faults.
 
 mod headroom;
+mod holds;
 pub(crate) mod races;
 mod shortage;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
 use std::sync::atomic::AtomicU64;
@@ -28,6 +29,7 @@ use smallvec::SmallVec;
 use crate::budget::Budget;
 use crate::local_space::LocalSpace;
 use crate::runtime::Runtime;
+use crate::runtime::host::holds::{Holds, KernelClocks};
 use crate::runtime::host::races::Races;
 use crate::threads::Answer;
 use crate::time_class::TimeClass;
@@ -57,8 +59,7 @@ pub(crate) struct Core {
     changed: ChangedBytes,
     /// Faults reported as events. They end when access to the granule is given.
     event_faults: Vec<EventFault>,
-    /// Held pages, the longest-held first, and until when. No more than were requested in that time.
-    holds: VecDeque<(Instant, PageId)>,
+    holds: Holds,
     /// Results of the present lull.
     pub(crate) harvest: Harvest,
     /// Peers with posted messages. They are pushed when the core's lock is free.
@@ -174,7 +175,7 @@ impl Core {
             message: Vec::new(),
             changed: ChangedBytes::NONE,
             event_faults: Vec::new(),
-            holds: VecDeque::new(),
+            holds: Holds::default(),
             harvest: Harvest::default(),
             posted: Posted::new(),
             budget,
@@ -184,20 +185,19 @@ impl Core {
         }
     }
 
-    /// Takes the page that was held longest, if it was held long enough.
+    /// Takes a page that was held long enough.
     fn take_held(&mut self, now: Instant) -> Option<PageId> {
-        let (until, page) = self.holds.front().copied()?;
-        if until > now {
-            return None;
-        }
-        self.holds.pop_front();
-        Some(page)
+        let Core { holds, event_faults, engine, .. } = self;
+        let waits = |tid| event_faults.iter().any(|fault| fault.thread == Some(tid));
+        holds.take_over(now, engine.waits_for_retained(), waits, &KernelClocks)
     }
 
-    /// Returns the time until the next hold ends, if a request waits for that.
+    /// Returns the time after which a hold may be over, if a request waits for that.
     pub(crate) fn next_hold_ends_in(&self) -> Option<Duration> {
-        let (until, _) = self.holds.front()?;
-        self.engine.waits_for_retained().then(|| until.saturating_duration_since(Instant::now()))
+        if self.holds.is_empty() || !self.engine.waits_for_retained() {
+            return None;
+        }
+        self.holds.look_again_in(Instant::now())
     }
 
     fn note_posted(&mut self, to: NodeId, is_posted: bool) {
@@ -404,7 +404,10 @@ impl Runtime {
                 core.twins.patch(page, offset as usize, &outcome.current.to_ne_bytes());
                 core.engine.handle_done(Done::Atomic { page, outcome });
             }
-            Effect::Retain { page } => core.holds.push_back((Instant::now() + self.hold(), page)),
+            Effect::Retain { page } => {
+                let followers = self.job.nodes - 1 - self.me.0;
+                core.holds.begin(page, Instant::now() + self.hold(), followers);
+            }
             Effect::CountConversion { .. } => _ = tallies.pages_converted.fetch_add(1, Relaxed),
             Effect::CountMove { .. } => _ = tallies.home_migrations.fetch_add(1, Relaxed),
             Effect::Wake { waiter, outcome } => self.threads.get(waiter).answer(Answer::Engine(outcome)),
@@ -434,9 +437,13 @@ impl Runtime {
 
     /// Resumes the threads that waited for access to `pages`.
     pub(crate) fn end_event_faults(&self, core: &mut Core, pages: PageRange) {
-        core.event_faults.retain(|fault| {
+        let Core { event_faults, holds, .. } = core;
+        event_faults.retain(|fault| {
             let over = pages.contains(fault.granule);
             if over {
+                if let Some(tid) = fault.thread {
+                    holds.note_resumed(tid, fault.granule, &KernelClocks);
+                }
                 let thread = fault.thread.and_then(|tid| self.threads.by_tid(tid));
                 let served = fault.since.elapsed();
                 self.account.fault_served(thread, fault.class, served);
