@@ -60,8 +60,8 @@
 //! the host reports that a moment has passed ([`Effect::Retain`]). So do pages that have come with it, except
 //! those that others want when they come.
 //!
-//! **Pages that migrate.** Where this node has often stored to a copy that a load had requested, loads request
-//! the page itself (`sc/migrating.rs`).
+//! **Pages that migrate.** Where this node has often stored to a copy that a load had requested, loads
+//! request the page itself (`sc/migrating.rs`).
 //!
 //! **Copies that are lent.** Pages that nodes are about to read may travel with the arrival at a collective,
 //! or with the departure from it, until the next arrival (`sc/lending.rs`, which also tells what *followed*

@@ -215,7 +215,10 @@ fn page_facts_alone_convict_mutants() {
 /// Returns how many messages of a kind all nodes have sent.
 fn sent(ended: &Ended, kind: &str) -> usize {
     let records = ended.run.nodes.iter().flat_map(|node| &node.records);
-    let is_of_kind = |event: &Event| matches!(event, Event::Sent { kind: of, .. } if Message::KINDS[usize::from(of.0)] == kind);
+    let is_of_kind = |event: &Event| match event {
+        Event::Sent { kind: of, .. } => Message::KINDS[usize::from(of.0)] == kind,
+        _ => false,
+    };
     records.filter(|record| is_of_kind(&record.event)).count()
 }
 

@@ -33,9 +33,9 @@ const NAP: Duration = Duration::from_millis(10);
 /// The same interval for a thread that is woken when its answer has arrived.
 const RUNG_FOR_NAP: Duration = Duration::from_millis(100);
 
-/// After this time asleep a thread that others wake leaves the fabric to the service thread, and does not count
-/// as waiting. If a thread that waits for long kept watching, each answer to another thread of its node would
-/// wake both, one after the other.
+/// After this time asleep a thread that others wake leaves the fabric to the service thread, and does not
+/// count as waiting. If a thread that waits for long kept watching, each answer to another thread of its
+/// node would wake both, one after the other.
 const IDLE_AFTER: Duration = Duration::from_millis(1);
 
 thread_local! {

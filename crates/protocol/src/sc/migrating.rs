@@ -1,18 +1,18 @@
 //! Pages that move from node to node with those that read and then write them.
 //!
 //! Read first: Cox, Fowler, *Adaptive Cache Coherency for Detecting Migratory Shared Data*, ISCA 1993;
-//! Stenström, Brorsson, Sandberg, *An Adaptive Cache Coherence Protocol Optimized for Migratory Sharing*, the
-//! same year.
+//! Stenström, Brorsson, Sandberg, *An Adaptive Cache Coherence Protocol Optimized for Migratory Sharing*,
+//! the same year.
 //!
 //! What a lock protects is mostly read and then written, by one node after the other. Each of them requests a
 //! copy at its load, and then the page at its store. Requesting the page at the load saves the second request
 //! and the invalidation of the first copy.
 //!
-//! In those papers the directory sees the pattern. Here each node sees its own part of it: it had a copy that a
-//! thread had loaded from, and a thread stored to the page before the copy was invalidated. When this happens
-//! [`ROUNDS_MIN`] times in a row, the next loads request the page, and then one requests a copy again, to see
-//! whether the pattern still holds: after 2 loads at first, and after up to [`LOADS_MAX`] if it held each time.
-//! When it does not hold, nothing is known any more.
+//! In those papers the directory sees the pattern. Here each node sees its own part of it: it had a copy
+//! that a thread had loaded from, and a thread stored to the page before the copy was invalidated. When
+//! this happens [`ROUNDS_MIN`] times in a row, the next loads request the page, and then one requests a
+//! copy again, to see whether the pattern still holds: after 2 loads at first, and after up to
+//! [`LOADS_MAX`] if it held each time. When it does not hold, nothing is known any more.
 //!
 //! **Why this is correct.** A load that requests the page is a store that changes nothing, followed by the
 //! load.

@@ -1,18 +1,18 @@
 //! Pages that stay for a moment, whatever other nodes request, for the threads that waited for them
 //! ([`Effect::Retain`]).
 //!
-//! How long a thread takes to return from its fault and to access the page is not known: microseconds if it
-//! gets a processor at once, and milliseconds if others use the processors. If pages left earlier, two nodes
-//! could take a page from each other forever. So the kernel is asked how much processor time the threads have
-//! had since they were resumed. A hold ends when all of them have run for long enough.
+//! How long a thread takes to return from its fault and to access the page is not known: microseconds if
+//! it gets a processor at once, and milliseconds if others use the processors. If pages left earlier, two
+//! nodes could take a page from each other forever. So the kernel is asked how much processor time the
+//! threads have had since they were resumed. A hold ends when all of them have run for long enough.
 //!
-//! A thread that faults on two pages in turn may be in an instruction, or a loop, that needs both, and so may
-//! a thread of another node. While it waits for the one page, the other one stays, but not for equally long on
-//! all nodes: the node with the lower number keeps it until it has got both. A hold ends also when such a
-//! thread has run for so long that it must have come further. Threads that do not run at all, because they
-//! were stopped, hold a page for a limited time, too. A thread that faults on the same page again and again may
-//! need longer than others, as under an emulator: the time for which it must have run doubles with each
-//! [`ROUNDS`] faults.
+//! A thread that faults on two pages in turn may be in an instruction, or a loop, that needs both, and so
+//! may a thread of another node. While it waits for the one page, the other one stays, but not for
+//! equally long on all nodes: the node with the lower number keeps it until it has got both. A hold ends
+//! also when such a thread has run for so long that it must have come further. Threads that do not run at
+//! all, because they were stopped, hold a page for a limited time, too. A thread that faults on the same
+//! page again and again may need longer than others, as under an emulator: the time for which it must
+//! have run doubles with each [`ROUNDS`] faults.
 //!
 //! [`Effect::Retain`]: hiroba_protocol::Effect::Retain
 
@@ -301,7 +301,7 @@ mod tests {
     fn a_thread_that_faults_again_and_again_gets_longer() {
         let (clock, now) = (OneThread(Cell::default()), Instant::now());
         let mut holds = Holds::default();
-        let mut used = |holds: &mut Holds| {
+        let used = |holds: &mut Holds| {
             holds.note_resumed(1, PAGE, &clock);
             holds.begin(PAGE, now + HOLD, 0);
             clock.runs(RETURN);
