@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Rel
 
 use hiroba_schedule::{Slots, WORDS};
 
+use crate::endings::Endings;
 use crate::face;
 use crate::literals::Literals;
 use crate::offers::Reductions;
@@ -80,8 +81,8 @@ pub(crate) struct Team {
     pub(crate) cancelled: AtomicU32,
     /// Which loop is cancelled, in programs for LLVM's library; 0 for none.
     pub(crate) cancelled_loop: AtomicU64,
-    /// How many threads have come to the region's end, in turn by the number of the barrier.
-    pub(crate) ended: [AtomicU32; 3],
+    /// Which barriers are those of regions' ends, if they may be cancelled.
+    pub(crate) endings: Endings,
     /// A team whose threads do not meet in barriers of all nodes meets here, under `lock`.
     pub(crate) lock: Lock,
     pub(crate) arrived: AtomicU32,

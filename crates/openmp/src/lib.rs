@@ -26,6 +26,7 @@ mod along;
 mod call_sites;
 mod context;
 mod criticals;
+mod endings;
 mod face;
 mod gathering;
 mod job;

@@ -4,8 +4,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
-    Ordering::Release,
+    AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
 use hiroba_schedule::Loop;
@@ -268,12 +267,12 @@ fn meet_at_end(context: &Context) {
     }
     // Threads that have left a cancelled region meet those that wait at a barrier in it; these come here
     // then.
-    let team = &job::begun().team;
+    let endings = &job::begun().team.endings;
     loop {
-        let ended = &team.ended[context.barriers.get() as usize % 3];
-        ended.fetch_add(1, AcqRel);
+        let turn = context.barriers.get();
+        endings.come(turn);
         barrier(context);
-        if ended.load(Acquire) == context.threads.get() {
+        if endings.is_end(turn, context.threads.get()) {
             return;
         }
     }
@@ -282,9 +281,8 @@ fn meet_at_end(context: &Context) {
 /// The calling thread waits for all of its team.
 pub(crate) fn barrier(context: &Context) {
     if context.team.get() == TeamKind::OfJob && !context.has_met.take() {
-        let turn = context.barriers.get() as usize;
         if settings().cancellation && context.number.get() == 0 {
-            job::begun().team.ended[(turn + 1) % 3].store(0, Release);
+            job::begun().team.endings.prepare(context.barriers.get() + 1);
         }
         tasks::barrier(context);
     }

@@ -182,6 +182,20 @@ fn work_is_cancelled_when_that_is_wanted() {
     }
 }
 
+/// Threads that the next regions leave out may come from a region's end late.
+#[test]
+fn teams_of_all_sizes_end_in_programs_that_may_cancel() {
+    if !may_run() {
+        return;
+    }
+    for program in compilers().map(|compiler| compiler.build("tests/programs/openmp_sizes.c", &[])) {
+        for job in ["-n 2 -t 4 --fabric tcp", "-n 2 -t 2", "-n 4 --fabric shm"] {
+            let called = program.on(&format!("{job} -x OMP_CANCELLATION=true"), &["100"]);
+            assert_eq!((called.status, called.stdout.as_str()), (0, "all came\n"), "{job}: {called:?}");
+        }
+    }
+}
+
 #[test]
 fn thread_private_variables_can_be_reached_from_every_node() {
     compilers().for_each(|compiler| compiler.constructs().is_as_natively(&["threadprivate"]));
