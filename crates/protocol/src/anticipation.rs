@@ -10,7 +10,7 @@
 //! | names the pages that it will read | those pages | `hinted` |
 //! | reads pages in equal steps | windows of pages | `anticipation/streams.rs` |
 //! | touches many pages that lie together, in no order | windows around them | `anticipation/blocks.rs` |
-//! | reads a page soon after the barriers that invalidate it | the page, at the barrier before | `anticipation/habits.rs` |
+//! | reads a page some barriers after the one that invalidates it | the page, at the barrier before | `anticipation/habits.rs` |
 //! | reads a page after a lock's grant has invalidated it | the page, when the lock comes | `anticipation/lock_pages.rs` |
 //!
 //! The protocol reports what happens to its copies:
@@ -32,6 +32,7 @@
 pub(crate) mod blocks;
 pub(crate) mod habits;
 pub(crate) mod lock_pages;
+pub(crate) mod rhythm;
 pub(crate) mod steps;
 pub(crate) mod streams;
 
@@ -143,6 +144,8 @@ pub(crate) struct Anticipation {
     streams: Streams,
     blocks: Blocks,
     due: Due,
+    /// Pages that publications have voided since the last barrier, and that were not used since.
+    lost: PageSet,
     follows_locks: bool,
 }
 
@@ -237,6 +240,11 @@ impl Anticipation {
         if let Some(guess) = self.guesses.get_mut(&page) {
             guess.habit.note_loss_untouched();
         }
+    }
+
+    /// Notes that a publication has taken the program's access to these pages, between two barriers.
+    pub(crate) fn note_lost(&mut self, voided: &PageSet) {
+        self.lost.extend(voided);
     }
 
     /// Notes that pages leave because memory is short. Where touches come in no order, the pages around them

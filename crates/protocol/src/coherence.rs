@@ -684,6 +684,9 @@ pub trait Coherence: Debug + Send {
     /// arrived.
     fn lend(&mut self, _site: &mut Site, _to: &[NodeId]) {}
 
+    /// Handles that a publication has taken the program's access to `voided`.
+    fn note_lost(&mut self, _site: &mut Site, _voided: &PageSet) {}
+
     /// Handles that the program goes on after a barrier, which has taken its access to `voided`.
     fn begin_phase(&mut self, _site: &mut Site, _voided: &PageSet) {}
 

@@ -974,6 +974,10 @@ impl Coherence for Hlrc {
         self.fetch_for_leavers(site, fetches);
     }
 
+    fn note_lost(&mut self, _site: &mut Site, voided: &PageSet) {
+        self.anticipation.note_lost(voided);
+    }
+
     fn begin_phase(&mut self, site: &mut Site, voided: &PageSet) {
         let (anticipation, copies) = self.anticipate();
         let fetches = anticipation.met(site, &copies, voided);

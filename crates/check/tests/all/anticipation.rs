@@ -8,7 +8,7 @@ use hiroba_check::page_axioms::{self, Rules};
 use hiroba_check::program::script::*;
 use hiroba_check::program::{Address, Instruction, Program, Region, Script};
 use hiroba_protocol::hlrc::Hlrc;
-use hiroba_protocol::{Consistency, WriteTracking};
+use hiroba_protocol::{Consistency, Engine, WriteTracking};
 use hiroba_trace::{Activity, Event};
 use hiroba_wire::{Limits, Message, Placement};
 
@@ -22,6 +22,13 @@ fn following(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency
 /// Returns an engine that fetches nothing with locks.
 fn plain(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
     Consistency::new(me, limits, tracking, Box::new(Hlrc::new())).telling()
+}
+
+/// Returns an engine whose nodes learn of changes with each page that they fetch.
+fn ordering(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
+    let mut engine = plain(me, limits, tracking);
+    engine.order_fetches();
+    engine
 }
 
 fn run(
@@ -45,12 +52,17 @@ fn run(
 
 /// Returns how many messages with requests for pages all nodes have sent.
 fn requests(ended: &Ended) -> usize {
-    let records = ended.run.nodes.iter().flat_map(|node| &node.records);
+    (0..ended.run.nodes.len()).map(|node| requests_of(ended, node)).sum()
+}
+
+/// Returns how many of them a node has sent.
+fn requests_of(ended: &Ended, node: usize) -> usize {
+    let records = &ended.run.nodes[node].records;
     let kind = |event: &Event| match event {
         Event::Sent { kind, .. } => Message::KINDS[usize::from(kind.0)],
         _ => "",
     };
-    records.filter(|record| ["PageRequest", "PagesRequest"].contains(&kind(&record.event))).count()
+    records.iter().filter(|record| ["PageRequest", "PagesRequest"].contains(&kind(&record.event))).count()
 }
 
 fn pages_on_node_0(pages: u32) -> Vec<Region> {
@@ -145,6 +157,96 @@ fn what_is_read_in_every_phase_is_requested_together() {
             assert!(asked <= 160, "{told}: {asked} requests");
         }
     }
+}
+
+/// Node 0 writes pages in each phase, and node 2 reads them in each; node 1 reads them after distances that
+/// repeat.
+#[test]
+fn what_is_read_at_distances_that_repeat_is_requested_together() {
+    const PHASES: u64 = 140;
+    const PAGES: u64 = 4;
+    let word = |page| Address::word(page, 0);
+    let mut scripts = vec![Vec::new(); 3];
+    let mut expected = 0;
+    for phase in 1..=PHASES {
+        scripts[0].extend((0..PAGES).map(|page| store(word(page), phase)));
+        scripts.iter_mut().for_each(|code| code.push(barrier()));
+        let reads = [0, 1, 4].contains(&(phase % 7));
+        expected += if reads { phase * PAGES } else { 0 };
+        for code in &mut scripts[if reads { 1 } else { 2 }..] {
+            code.extend((0..PAGES).flat_map(|page| [load(word(page), 0), add_register(1, 0)]));
+        }
+        scripts.iter_mut().for_each(|code| code.push(barrier()));
+    }
+    let program = Program::new(0, scripts).with_regions(pages_on_node_0(PAGES as u32));
+    for tracking in TRACKINGS {
+        for seed in 0..20 {
+            let told = format!("{tracking:?}, seed {seed}");
+            let ended = run(&program, seed, tracking, plain);
+            let ended = ended.unwrap_or_else(|wrong| panic!("{told}: {wrong}"));
+            assert_eq!(ended.register(1, 1), expected, "{told}");
+            // One request in each of the 60 phases, or one for each page.
+            let asked = requests_of(&ended, 1);
+            assert!((60..=180).contains(&asked), "{told}: {asked} requests");
+        }
+    }
+}
+
+/// The reader learns of the changes by a page that it reads while they are made, and not by the barrier.
+#[test]
+fn what_a_publication_has_voided_is_requested_together() {
+    const PHASES: u64 = 40;
+    const PAGES: u64 = 4;
+    let word = |page| Address::word(page, 0);
+    let (mut writer, mut reader) = (Vec::new(), Vec::new());
+    for phase in 1..=PHASES {
+        writer.extend((0..=PAGES).map(|page| store(word(page), phase)));
+        reader.extend(vec![load(word(PAGES), 0); 20]);
+        for code in [&mut writer, &mut reader] {
+            code.push(barrier());
+        }
+        reader.extend((0..PAGES).flat_map(|page| [load(word(page), 0), add_register(1, 0)]));
+        for code in [&mut writer, &mut reader] {
+            code.push(barrier());
+        }
+    }
+    let program = Program::new(0, vec![writer, reader]).with_regions(pages_on_node_0(PAGES as u32 + 1));
+    let mut asked = 0;
+    for seed in 0..20 {
+        let ended = run(&program, seed, WriteTracking::Fault, ordering);
+        let ended = ended.unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        assert_eq!(ended.register(1, 1), (1..=PHASES).sum::<u64>() * PAGES, "seed {seed}");
+        asked += requests(&ended);
+    }
+    // Of each run, 40 are for the page that is read while it is written, or a little less.
+    assert!(asked <= 20 * (40 + 45), "{asked} requests");
+}
+
+/// Pages that others have read before, and only their home uses now, are opened together when it stores to
+/// them one after the other.
+#[test]
+fn pages_without_readers_are_opened_in_runs() {
+    const PAGES: u64 = 16;
+    let stores = |value| (0..PAGES).map(move |page| store(Address::word(page, 0), value));
+    let mut scripts = vec![Vec::new(), Vec::new()];
+    scripts[0].extend(stores(1));
+    scripts.iter_mut().for_each(|code| code.push(barrier()));
+    scripts[1].extend((0..PAGES).map(|page| load(Address::word(page, 0), 0)));
+    scripts.iter_mut().for_each(|code| code.extend(vec![barrier(); 12]));
+    scripts[0].extend(stores(2));
+    scripts.iter_mut().for_each(|code| code.extend(vec![barrier(); 2]));
+    scripts[0].extend(stores(3));
+    let program = Program::new(0, scripts).with_regions(pages_on_node_0(PAGES as u32));
+    let mut faults = 0;
+    for seed in 0..20 {
+        let ended = run(&program, seed, WriteTracking::Fault, ordering);
+        let ended = ended.unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        let records = ended.run.nodes[0].records.iter();
+        let is_fault = |event: &Event| matches!(event, Event::Enter(Activity::Fault { .. }));
+        faults += records.filter(|record| is_fault(&record.event)).count();
+    }
+    // The pages are stored to in three phases.
+    assert!(faults <= 20 * 35, "{faults} faults");
 }
 
 #[test]

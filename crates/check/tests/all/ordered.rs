@@ -6,10 +6,11 @@ use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options};
 use hiroba_check::litmus::{Litmus, ordered};
 use hiroba_check::mutant::ordered::Mutant;
 use hiroba_check::program::script::*;
-use hiroba_check::program::{Address, Instruction, Program, Script};
+use hiroba_check::program::{Address, Instruction, Program, Region, Script};
 use hiroba_check::random_program::Shape;
 use hiroba_check::sequential::{Sequential, judge_causal};
 use hiroba_protocol::{Consistency, Engine, Protocol, WriteTracking};
+use hiroba_wire::Placement;
 
 use crate::planted::{at_random, by_litmus, each_is_noticed};
 use crate::sample;
@@ -136,6 +137,41 @@ fn each_planted_bug_is_noticed() {
     each_is_noticed(Mutant::ALL, |mutant| {
         by_litmus(ordered(), 0..SEEDS, |litmus, seed| shown(litmus, seed, Some(mutant)))
     });
+}
+
+/// Node 0 stores to one page of its own after the other, some of which are opened before it comes to them.
+/// Node 1 reads them upwards and downwards. They have had readers, and have none any more.
+fn opened_in_a_run() -> Program {
+    const PAGES: u64 = 4;
+    let word = |page| Address::word(page, 0);
+    let mut scripts = [Vec::new(), Vec::new()];
+    let mut value = 0;
+    for phase in 0..3 {
+        for page in 0..PAGES {
+            value += 1;
+            scripts[0].push(store(word(page), value));
+        }
+        let reads = (0..PAGES).chain((0..PAGES).rev()).map(|page| load(word(page), page as u8));
+        scripts[1].extend(reads.filter(|_| phase != 1));
+        scripts.iter_mut().for_each(|code| code.extend(vec![barrier(); 10]));
+    }
+    let region = Region::new(0, PAGES, 1, Placement::On(NodeId(0)));
+    Program::new(0, scripts).with_regions(vec![region])
+}
+
+#[test]
+fn pages_that_are_opened_in_runs_keep_the_order_of_stores() {
+    let shown = |seed, mutant| match run(&opened_in_a_run(), seed, mutant) {
+        Ok(ended) => wrong(&ended),
+        Err(failure) => Some(failure),
+    };
+    for seed in 0..SEEDS {
+        assert_eq!(shown(seed, None), None, "seed {seed}");
+    }
+    for mutant in [Mutant::WriteWhileReleasing, Mutant::HomeKeepsNoOrder] {
+        let noticed = (0..NOTICED_SEEDS).any(|seed| shown(seed, Some(mutant)).is_some());
+        assert!(noticed, "{mutant:?}");
+    }
 }
 
 /// Without an order, homes send pages with stores that nobody was told of, and apply diffs too early.

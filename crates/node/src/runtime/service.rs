@@ -327,9 +327,11 @@ impl Runtime {
                 if received.is_some_and(|count| count > 0) && from_program {
                     self.account.add(TimeClass::Serve, began.elapsed());
                 }
-                // Waking this thread when the role is free would cost the other a system call each time.
+                // Waking this thread when the role is free would cost the other a system call each time. If
+                // only timers are due, the other sees to them, and a fault must not find this thread asleep.
                 match received {
-                    None => std::thread::sleep(aside.longer()),
+                    None if program_stopped || is_ready(FABRIC) => std::thread::sleep(aside.longer()),
+                    None => {}
                     Some(_) => aside = Aside::default(),
                 }
                 self.see_to_port_timers();

@@ -1,22 +1,24 @@
 //! Habits: pages that a program reads in every phase are fetched at the barrier before it.
 //!
 //! Iterative programs fault on the same pages in every phase, one after the other, with a round trip each. A
-//! page that a thread requests soon after a barrier has voided it is taken for a habit. The next time that a
-//! barrier voids it, it is requested as many barriers later as the thread read it last time, together with
-//! all others of that barrier, in one message to each home. Most pages are read in the phase that follows. A
-//! page that no other node reads is voided one barrier after it was fetched, since the fetch makes it shared,
-//! and is read when it has been written again.
+//! page that a thread requests after a barrier has voided it is taken for a habit. The next time that a
+//! barrier voids it, it is requested as many barriers later as the [rhythm](super::rhythm) of its reads makes
+//! likely, together with all others of that barrier, in one message to each home. Most pages are read in the
+//! phase that follows. A page that no other node reads is voided one barrier after it was fetched, since the
+//! fetch makes it shared, and is read when it has been written again. One that a loop reads in several of
+//! its phases is voided and read at several distances, in turn. Where fetches are ordered, notices may come
+//! before the barrier, which then counts as the one that has voided the page.
 //!
-//! The threads that leave the barrier wait for these pages, if they are few
-//! ([`AWAITED_PAGES_MAX`]).
+//! The threads that leave the barrier wait for these pages, if they are few ([`AWAITED_PAGES_MAX`]).
 //!
 //! A page that has come unrequested does not fault, so the node cannot see whether it is still read. A habit
 //! that has been seen twice in a row is first put to a **trial**: the page is fetched, but left without
 //! access, and the fault of its first touch, which needs no message, proves the habit right. Then the habit
 //! is trusted a few times, and put to a trial again. Each time that it proves right it is trusted twice as
-//! many times, up to a bound.
+//! many times, up to a bound. While its distances change, it stays on trial: if one of them were not seen,
+//! those that follow would be expected at the wrong barriers.
 //!
-//! | state | when the page is voided by a barrier | when the program faults on it at the same distance |
+//! | state | when the page is voided by a barrier | when the program faults on it at the expected distance |
 //! |---|---|---|
 //! | none | – | → seen |
 //! | seen (`trust` > 0) | fetched in time, closed → on trial | → trusted if it came unrequested; else seen |
@@ -25,14 +27,14 @@
 //!
 //! A page on trial that is lost again was fetched in vain: a mistake. The distance from its loss to its use
 //! is then counted from the first loss, as if it had not been fetched. After [`MISTAKES_MAX`] mistakes in a
-//! row a page has no habits: if distances alternate, as with two arrays that change places, no habit stays
-//! right. It may have habits again after it has been read at one distance as many times as the maximum that a
-//! habit can be trusted.
+//! row a page has no habits. It may have habits again after it has been read at expected distances as many
+//! times as the maximum that a habit can be trusted.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 use hiroba_base::{PageId, PageSet};
 
+use super::rhythm::Rhythm;
 use super::{Anticipation, Copies, Fetches};
 use crate::coherence::Site;
 
@@ -42,7 +44,7 @@ use crate::coherence::Site;
 /// A thread that waits receives the reply itself, and answers other nodes' requests, which come at the same
 /// time. If it computed meanwhile, both would have to wake a thread that serves them, which takes longer than
 /// the exchange. Larger numbers of pages come while the program computes.
-pub(crate) const AWAITED_PAGES_MAX: usize = 16;
+pub(crate) const AWAITED_PAGES_MAX: usize = 64;
 
 /// How many times a new habit is trusted before a trial, and the maximum.
 pub(super) const BELIEVED_MIN: u8 = 2;
@@ -52,18 +54,18 @@ pub(super) const BELIEVED_MAX: u8 = 16;
 const MISTAKES_MAX: u8 = 3;
 
 /// The distance in barriers between loss and read from which on a page has no habit.
-const PHASES_MAX: u64 = 4;
+const PHASES_MAX: u64 = 1 << 10;
 
 /// The observed use of a page between barriers.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Habit {
     /// The barrier epoch at whose beginning the page was last voided; 0 before.
     pub(super) lost_in: u64,
-    /// The number of epochs after which it is read.
-    later: u8,
+    /// The numbers of epochs after which it was read.
+    rhythm: Rhythm,
     /// The number of times that it will still be fetched and opened unrequested.
     believed: u8,
-    /// The value of `believed` when it last proved right; 0 if the last use was not like the one before.
+    /// The value of `believed` when it last proved right; 0 if the last use was not the expected one.
     trust: u8,
     /// True if it is being fetched or is here, and has not been touched.
     pub(super) is_on_trial: bool,
@@ -88,13 +90,19 @@ impl Habit {
         left.is_some()
     }
 
-    /// Notes that the page is lost. Returns whether to fetch it on trial, or `None` if it should not be
-    /// fetched.
-    fn expect(&mut self) -> Option<bool> {
-        if self.believe() {
-            return Some(false);
+    /// Returns the number of epochs from a loss of the page to its next use, if it can be expected.
+    fn later(&self) -> Option<u64> {
+        self.rhythm.next().or_else(|| self.rhythm.latest())
+    }
+
+    /// Notes that the page is lost. Returns after how many epochs to fetch it, and whether on trial, or
+    /// `None` if it should not be fetched.
+    fn expect(&mut self) -> Option<(u64, bool)> {
+        let later = self.later()?;
+        if self.rhythm.is_steady() && self.believe() {
+            return Some((later, false));
         }
-        (self.trust > 0 && self.mistakes < MISTAKES_MAX).then_some(true)
+        (self.trust > 0 && self.mistakes < MISTAKES_MAX).then_some((later, true))
     }
 
     /// Notes that the page is lost again before it was touched.
@@ -114,10 +122,11 @@ impl Habit {
             (self.trust, self.believed) = (0, 0);
             return;
         }
-        let is_as_before = u64::from(self.later) == later;
-        self.trust = if is_as_before { (self.trust * 2).clamp(BELIEVED_MIN, BELIEVED_MAX) } else { 0 };
-        self.later = later as u8;
-        self.believed = if is_as_before && comes_unasked { self.trust } else { 0 };
+        // Most pages are read in the phase that follows, so this is expected first.
+        let is_expected = self.later().unwrap_or_default() == later;
+        self.trust = if is_expected { (self.trust * 2).clamp(BELIEVED_MIN, BELIEVED_MAX) } else { 0 };
+        self.rhythm.note(later);
+        self.believed = if is_expected && comes_unasked { self.trust } else { 0 };
         if self.believed > 0 || self.trust == BELIEVED_MAX {
             self.mistakes = 0;
         }
@@ -125,14 +134,20 @@ impl Habit {
     }
 }
 
-/// The pages to fetch at the next barriers, the next one first. At most those that were voided at
-/// [`PHASES_MAX`] barriers.
-pub(super) type Due = VecDeque<Vec<Expected>>;
+/// The pages to fetch at later barriers, by the epochs that these begin: for each page, at most
+/// [`PHASES_MAX`].
+pub(super) type Due = BTreeMap<u64, Vec<Expected>>;
 
 impl Anticipation {
     /// Notes that a thread has faulted on the page, which was absent, on its way unrequested, or on trial.
     pub(super) fn note_use(&mut self, site: &Site, page: PageId, comes_unasked: bool) {
-        self.guesses.or_default(page).habit.note_use(site.collectives_done, comes_unasked);
+        let habit = &mut self.guesses.or_default(page).habit;
+        if self.lost.remove(page) {
+            // It was lost and used in one phase, to which no barrier leads.
+            habit.is_on_trial = false;
+            return;
+        }
+        habit.note_use(site.collectives_done, comes_unasked);
     }
 
     /// Handles that a barrier has voided these pages: proposes the pages that are read after it.
@@ -144,19 +159,20 @@ impl Anticipation {
     ) -> Fetches {
         let epoch = site.collectives_done;
         assert!(epoch > 0, "a barrier is over, which counts");
-        self.due.resize_with(PHASES_MAX as usize, Vec::new);
-        for page in voided.iter() {
-            let guess = self.guesses.or_default(page);
-            guess.habit.lost_in = epoch;
+        let mut lost = std::mem::take(&mut self.lost);
+        lost.extend(voided);
+        for page in lost.iter() {
+            let habit = &mut self.guesses.or_default(page).habit;
+            habit.lost_in = epoch;
             if !copies.is_good(page)
-                && let Some(is_trial) = guess.habit.expect()
+                && let Some((later, is_trial)) = habit.expect()
             {
-                let expected = Expected { page, lost_in: epoch, is_trial };
-                self.due[usize::from(guess.habit.later)].push(expected);
+                self.due.entry(epoch + later).or_default().push(Expected { page, lost_in: epoch, is_trial });
             }
         }
         let mut fetches = Fetches::default();
-        for expected in self.due.pop_front().unwrap_or_default() {
+        let after = self.due.split_off(&(epoch + 1));
+        for expected in std::mem::replace(&mut self.due, after).remove(&epoch).unwrap_or_default() {
             if self.begin_expected(site, copies, &expected) {
                 fetches.pages.push(expected.page);
             }

@@ -74,7 +74,8 @@ impl Consistency {
                 self.carry_out([action]);
             }
             Message::Publish { knowledge, count } => {
-                self.absorb(knowledge, true);
+                let voided = self.absorb(knowledge, true);
+                self.each(|protocol, site| protocol.note_lost(site, &voided));
                 self.site.tell(|| Some(Fact::PublicationSeen { from, count: *count }));
             }
             Message::Arrive { epoch, collective, caller, least, knowledge, moves } => {

@@ -116,8 +116,8 @@ impl Hlrc {
     }
 
     /// Handles a store fault on a page: opens pages that a thread will store to next, if it stores to page
-    /// after page. Each gets a twin. One that is not written has no diff and no notice, and costs a
-    /// comparison.
+    /// after page. Those that are shared get twins. One that is not written has no diff and no notice, and
+    /// costs a comparison.
     pub(super) fn open_ahead(&mut self, site: &mut Site, touched: Located) {
         if !self.ordered.is_on || site.is_async(touched.page) {
             return;
@@ -127,15 +127,28 @@ impl Hlrc {
             pages.get(&other.page).is_some_and(|page| {
                 let is_quiet = !page.twin && page.fetch.is_none() && page.needed.is_empty();
                 let is_clean = page.access == Access::Read && !written.contains(other.page);
-                let is_shared_home = page.shared && !page.unnoticed && !page.has_words;
-                is_quiet && is_clean && if other.home == site.me { is_shared_home } else { page.valid }
+                let is_noticed_home = !page.unnoticed && !page.has_words;
+                is_quiet && is_clean && if other.home == site.me { is_noticed_home } else { page.valid }
             })
         };
         let (mut next, _) = ordered.stores.follow(site, touched, OPENED_BYTES_MAX, may_be_opened);
         next.remove(touched.page);
-        let (homes, copies): (Vec<PageId>, Vec<PageId>) = next.iter().partition(|page| site.is_home(*page));
-        self.give_copies(site, copies.into_iter().map(|page| (page, Access::Write)));
-        self.open_home_pages(site, &PageSet::from_iter(homes));
+        let (mut copies, mut shared, mut exclusive) = (Vec::new(), PageSet::new(), PageSet::new());
+        for page_id in next.iter() {
+            let page = self.pages.or_default(page_id);
+            if !site.is_home(page_id) {
+                copies.push((page_id, Access::Write));
+            } else if page.shared {
+                shared.insert(page_id);
+            } else {
+                // Nobody has a copy: until it is asked for, it needs neither a snapshot nor a notice.
+                page.unnoticed = true;
+                exclusive.insert(page_id);
+            }
+        }
+        self.give_copies(site, copies);
+        self.open_home_pages(site, &shared);
+        self.protect_set(site, &exclusive, Access::Write);
     }
 
     /// Opens shared home pages for stores.
