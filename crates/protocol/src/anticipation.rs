@@ -145,7 +145,7 @@ pub(crate) struct Anticipation {
     blocks: Blocks,
     due: Due,
     /// Pages that publications have voided since the last barrier, and that were not used since.
-    lost: PageSet,
+    lost: FxHashSet<PageId>,
     follows_locks: bool,
 }
 
@@ -244,7 +244,7 @@ impl Anticipation {
 
     /// Notes that a publication has taken the program's access to these pages, between two barriers.
     pub(crate) fn note_lost(&mut self, voided: &PageSet) {
-        self.lost.extend(voided);
+        self.lost.extend(voided.iter());
     }
 
     /// Notes that pages leave because memory is short. Where touches come in no order, the pages around them

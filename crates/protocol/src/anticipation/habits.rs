@@ -142,7 +142,7 @@ impl Anticipation {
     /// Notes that a thread has faulted on the page, which was absent, on its way unrequested, or on trial.
     pub(super) fn note_use(&mut self, site: &Site, page: PageId, comes_unasked: bool) {
         let habit = &mut self.guesses.or_default(page).habit;
-        if self.lost.remove(page) {
+        if self.lost.remove(&page) {
             // It was lost and used in one phase, to which no barrier leads.
             habit.is_on_trial = false;
             return;
@@ -159,9 +159,10 @@ impl Anticipation {
     ) -> Fetches {
         let epoch = site.collectives_done;
         assert!(epoch > 0, "a barrier is over, which counts");
-        let mut lost = std::mem::take(&mut self.lost);
-        lost.extend(voided);
-        for page in lost.iter() {
+        let mut lost: Vec<PageId> = self.lost.drain().chain(voided.iter()).collect();
+        lost.sort_unstable();
+        lost.dedup();
+        for page in lost {
             let habit = &mut self.guesses.or_default(page).habit;
             habit.lost_in = epoch;
             if !copies.is_good(page)
