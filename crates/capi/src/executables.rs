@@ -7,6 +7,7 @@ use std::ptr;
 use hiroba_base::{LockId, NodeId};
 use hiroba_node::program_signals::exchange_program_action;
 use hiroba_node::{OutsideWait, PartInPlace, Runtime, Taken, expect_handler_of, when_outside};
+use hiroba_wire::CONTRIBUTION_BYTES_MAX;
 
 use crate::reporting::note;
 
@@ -285,6 +286,44 @@ pub unsafe extern "C" fn hiroba_carry_up(pages: *const usize, count: usize) {
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_await_others() -> c_int {
     c_int::from(crate::reporting::runtime_for("hiroba_await_others").await_others())
+}
+
+/// Has bytes travel with this node's arrival at the next barrier, to which the calling thread is about to
+/// come: node 0 gets them in `hiroba_barrier_combining`. At most `hiroba_contribution_bytes_max()`; they
+/// replace those of an earlier call.
+///
+/// # Safety
+/// `count` bytes are readable at `bytes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hiroba_contribute(bytes: *const u8, count: usize) {
+    let runtime = crate::reporting::runtime_for("hiroba_contribute");
+    if count == 0 {
+        return runtime.contribute(&[]);
+    }
+    // SAFETY: the caller's.
+    runtime.contribute(unsafe { std::slice::from_raw_parts(bytes, count) });
+}
+
+/// Returns the maximum length of what a node contributes to a barrier.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_contribution_bytes_max() -> usize {
+    CONTRIBUTION_BYTES_MAX
+}
+
+/// Waits for all nodes, as `hiroba_barrier` does. On node 0, before any node goes on, calls `visit` for each
+/// node that has contributed, in the order of the nodes, in the calling thread. It may touch shared memory
+/// under sequential consistency, and call functions of the runtime that are not collective.
+///
+/// # Safety
+/// `visit` is such a function; the bytes are readable while it runs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn hiroba_barrier_combining(
+    visit: unsafe extern "C-unwind" fn(c_int, *const u8, usize),
+) {
+    crate::reporting::runtime_for("hiroba_barrier_combining").barrier_combining(|node, bytes| {
+        // SAFETY: the caller's.
+        unsafe { visit(c_int::from(node.0), bytes.as_ptr(), bytes.len()) };
+    });
 }
 
 /// Says that this process runs an executable: of its threads only those count in the account that call

@@ -9,7 +9,8 @@ use std::rc::Rc;
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector};
 use hiroba_protocol::{Effect, NewContent, Outcome};
 use hiroba_wire::{
-    AtomicOperation, Collective, HomeMoves, Knowledge, Limits, Message, MoveKind, PageDiff, PageOwned,
+    AtomicOperation, Collective, Contribution, HomeMoves, Knowledge, Limits, Message, MoveKind, PageDiff,
+    PageOwned,
 };
 
 use crate::program::{Address, Instruction, Register};
@@ -113,6 +114,11 @@ fn moving(moves: &[HomeMoves]) -> String {
     each.collect()
 }
 
+fn contributed(contributions: &[Contribution<'_>]) -> String {
+    let each = contributions.iter().map(|one| format!(", {} bytes of node {}", one.bytes.len(), one.node));
+    each.collect()
+}
+
 fn operation_of(operation: AtomicOperation) -> String {
     match operation {
         AtomicOperation::Load => "load".to_owned(),
@@ -171,7 +177,9 @@ pub fn describe_message(message: &Message<'_>) -> String {
             format!("LockForward {} to node {requester} next", lock.0)
         }
         Message::LockGrant { lock, knowledge, .. } => format!("LockGrant {}, {}", lock.0, told(knowledge)),
-        Message::Arrive { knowledge, moves, .. } => format!("Arrive, {}{}", told(knowledge), moving(moves)),
+        Message::Arrive { knowledge, moves, contributions, .. } => {
+            format!("Arrive, {}{}{}", told(knowledge), moving(moves), contributed(contributions))
+        }
         Message::Depart { knowledge, moves, .. } => format!("Depart, {}{}", told(knowledge), moving(moves)),
         Message::AtomicRequest { page, offset, operation, needed, .. } => {
             let operation = operation_of(*operation);

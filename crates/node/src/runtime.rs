@@ -42,6 +42,7 @@ use crate::time_class::TimeClass;
 
 pub(crate) mod asking;
 pub(crate) mod attention;
+mod barriers;
 pub(crate) mod deferred;
 pub(crate) mod fabrics;
 pub(crate) mod follow;

@@ -12,13 +12,16 @@
 //! A collective carries its kind (a barrier, an allocation, leaving the job). If two nodes meet in different
 //! kinds, the program is wrong, and would wait for ever. The node where their paths join reports that
 //! instead.
+//!
+//! Bytes that nodes contribute travel with the arrivals to the root, whose thread uses them before the
+//! departure (`consistency/contributions.rs`).
 
 mod claims;
 
 use std::collections::BTreeMap;
 
 use hiroba_base::{IntervalSeq, NodeId, PageSet, VectorTimestamp};
-use hiroba_wire::{Collective, HomeMoves, IntervalNotice, Knowledge, Message};
+use hiroba_wire::{Collective, Contribution, HomeMoves, IntervalNotice, Knowledge, Message};
 
 use crate::home::HomeMap;
 use crate::outbox::Outbox;
@@ -54,6 +57,12 @@ impl Tree {
         node.0.checked_sub(1).map(|before| NodeId(before / self.below_max))
     }
 
+    /// Returns true if the node is `top`, or below it.
+    fn is_within(self, node: NodeId, top: NodeId) -> bool {
+        let mut path = std::iter::successors(Some(node), |node| self.above(*node));
+        path.any(|node| node == top)
+    }
+
     /// Returns the nodes directly below.
     pub fn below(self, node: NodeId) -> impl Iterator<Item = NodeId> {
         let below_max = u32::from(self.below_max);
@@ -77,6 +86,8 @@ pub struct Arrival {
     pub knowledge: Knowledge,
     /// Pages that they give to other homes, claim from them, or keep.
     pub moves: Vec<HomeMoves>,
+    /// What they contribute to the collective.
+    pub contributions: BTreeMap<NodeId, Vec<u8>>,
 }
 
 /// The departure of all nodes, which have arrived.
@@ -222,6 +233,11 @@ impl Meeting {
                 got: format!("node {from} in collective {epoch} during {} at node {}", self.epoch, self.me),
             });
         }
+        if let Some(other) = arrival.contributions.keys().find(|node| !self.tree.is_within(**node, from)) {
+            let expected = Expected::ContributionsFromBelow;
+            let got = format!("one of node {other} from node {from}");
+            return Err(ProtocolError::Unexpected { expected, got });
+        }
         if let Some(mismatch) = self.mismatch(&arrival) {
             return Ok(Err(mismatch));
         }
@@ -231,31 +247,39 @@ impl Meeting {
     }
 
     /// Notes that a node has arrived here, like [`arrive`](Self::arrive). If it was the last one, informs the
-    /// node above; at the root, returns the departure of all with its collective. `homes` is the map of
-    /// pages' homes until then.
+    /// node above; at the root, returns the combined arrival of all nodes, which may [depart](Self::agree).
     pub fn handle_arrival(
         &mut self,
         from: NodeId,
         epoch: u64,
         arrival: Arrival,
-        homes: &HomeMap,
         out: &mut Outbox,
-    ) -> Result<Option<Departure>, ProtocolError> {
+    ) -> Result<Option<Arrival>, ProtocolError> {
         match self.arrive(from, epoch, arrival)? {
             Ok(None) => {}
             Ok(Some(all)) => {
-                let Arrival { collective, caller, least, knowledge, moves } = all;
-                let Some(above) = self.tree.above(self.me) else {
-                    let news = Knowledge { notices: Vec::new(), ..knowledge };
-                    let keeping = std::mem::take(&mut self.keeping);
-                    let moves = claims::settle(moves, keeping, &self.arrivals, homes);
-                    return Ok(Some(Departure { collective, news, moves }));
-                };
-                out.send(above, &Message::Arrive { epoch, collective, caller, least, knowledge, moves });
+                let Some(above) = self.tree.above(self.me) else { return Ok(Some(all)) };
+                let Arrival { collective, caller, least, knowledge, moves, contributions } = all;
+                let contributions = contributions.iter();
+                let contributions =
+                    contributions.map(|(node, bytes)| Contribution { node: *node, bytes }).collect();
+                let arrival =
+                    Message::Arrive { epoch, collective, caller, least, knowledge, moves, contributions };
+                out.send(above, &arrival);
             }
             Err(mismatch) => out.end_job(mismatch.sentence()),
         }
         Ok(None)
+    }
+
+    /// Decides, at the root, what all nodes agree on, and returns their departure. `all` is their combined
+    /// arrival, and `homes` the map of pages' homes until then.
+    pub fn agree(&mut self, all: Arrival, homes: &HomeMap) -> Departure {
+        let Arrival { collective, knowledge, moves, .. } = all;
+        let news = Knowledge { notices: Vec::new(), ..knowledge };
+        let keeping = std::mem::take(&mut self.keeping);
+        let moves = claims::settle(moves, keeping, &self.arrivals, homes);
+        Departure { collective, news, moves }
     }
 
     /// Returns true if all nodes below have arrived, and this node has not.
@@ -331,8 +355,8 @@ impl Meeting {
         calls.filter(|(_, collective)| *collective != Collective::Follow)
     }
 
-    /// Returns the combined arrival of all.
-    fn all(&self) -> Arrival {
+    /// Returns the combined arrival of all, with what they contribute.
+    fn all(&mut self) -> Arrival {
         assert!(self.is_complete(), "all are heard before one speaks for them");
         let halted = self.leads().find(|(_, collective)| *collective == Collective::LeaveHalted);
         let (caller, collective) =
@@ -352,7 +376,10 @@ impl Meeting {
         let notices = notices.into_vec();
         let knowledge = Knowledge { timestamp, notices, epoch: self.epoch, beyond_arrival: false };
         let moves = self.arrivals.iter().flat_map(|(_, arrival)| arrival.moves.iter().cloned()).collect();
-        Arrival { collective, caller, least, knowledge, moves }
+        let contributions = self.arrivals.iter_mut();
+        let contributions =
+            contributions.flat_map(|(_, arrival)| std::mem::take(&mut arrival.contributions)).collect();
+        Arrival { collective, caller, least, knowledge, moves, contributions }
     }
 
     /// Departs: all nodes of the job have arrived. Returns what this node and those directly below learn: the
@@ -400,7 +427,8 @@ mod tests {
 
     fn arrival(nodes: u16, of: u16, seq: u64, collective: Collective, pages: &[u64]) -> Arrival {
         let knowledge = knowledge(nodes, of, seq, pages);
-        Arrival { collective, caller: NodeId(of), least: None, knowledge, moves: Vec::new() }
+        let (caller, least, moves, contributions) = (NodeId(of), None, Vec::new(), BTreeMap::new());
+        Arrival { collective, caller, least, knowledge, moves, contributions }
     }
 
     /// All nodes' meetings, with messages delivered at once.

@@ -85,6 +85,8 @@ pub enum AfterRelease {
     HandOver(LockId),
     /// The node arrives at a collective.
     Arrive(Collective),
+    /// All nodes depart from the barrier at which they have arrived (`consistency/contributions.rs`).
+    Conclude,
     /// The node learns what was written.
     Publish(NodeId, Waiter),
     /// The node learns what was written and not reported to it before.
@@ -675,6 +677,17 @@ pub trait Coherence: Debug + Send {
 
     /// Handles that all other nodes have arrived at the next collective, of whose tree this node is the root.
     fn handle_others_here(&mut self, _site: &mut Site) {}
+
+    /// Prepares again for the departure that this node's thread has delayed: it may have touched pages whose
+    /// copies were to travel with it. Returns true if copies of pages that threads have touched since the
+    /// arrival are to travel behind a release, which is requested next.
+    fn prepare_departure(&mut self, _site: &mut Site) -> bool {
+        false
+    }
+
+    /// Handles that this release has made changes known that other nodes do not learn of by the departure: no
+    /// copies of the pages that have been prepared for it again may travel.
+    fn withdraw_departure(&mut self, _site: &mut Site) {}
 
     /// Handles that a thread of this node goes on now that all others have arrived. It knows all that they
     /// have written.

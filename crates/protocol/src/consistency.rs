@@ -16,6 +16,7 @@
 
 mod acquires;
 mod collectives;
+mod contributions;
 mod converting;
 mod keepers;
 mod locks;
@@ -32,6 +33,7 @@ use hiroba_base::{
 use hiroba_wire::{AtomicOperation, Collective, HomeMoves, Knowledge, Limits, Message, Placement};
 use rustc_hash::FxHashMap;
 
+use self::contributions::Combining;
 use self::converting::Conversions;
 use self::keepers::{Keeper, Protocols};
 use self::placing::Placing;
@@ -82,6 +84,7 @@ pub struct Consistency {
     up: PageSet,
     /// The threads of node 0 that wait for that.
     awaiting: Vec<Waiter>,
+    combining: Combining,
 }
 
 /// The information with which this node leaves a collective.
@@ -122,6 +125,7 @@ impl Consistency {
             along: PageSet::new(),
             up: PageSet::new(),
             awaiting: Vec::new(),
+            combining: Combining::default(),
         }
     }
 
@@ -470,6 +474,14 @@ impl Engine for Consistency {
     fn carry_up(&mut self, ranges: &[PageRange]) {
         let pages = ranges.iter().flat_map(|pages| self.site.homes.pages_in(*pages));
         self.up.extend(&pages.map(|located| located.page).collect());
+    }
+
+    fn contribute(&mut self, bytes: Vec<u8>) {
+        self.combining.contribute(bytes);
+    }
+
+    fn take_contributions(&mut self) -> BTreeMap<NodeId, Vec<u8>> {
+        self.combining.take()
     }
 
     fn handle_shortage(&mut self, pages: &[PageId]) {

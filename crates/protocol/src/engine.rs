@@ -103,6 +103,17 @@ pub trait Engine: Send {
     /// and touch no such page before they leave it. The work is bounded.
     fn carry_up(&mut self, _ranges: &[PageRange]) {}
 
+    /// Has these bytes travel with this node's arrival at the next collective, which must be a barrier and
+    /// which this node's threads are about to come to. At most
+    /// [`CONTRIBUTION_BYTES_MAX`](hiroba_wire::CONTRIBUTION_BYTES_MAX); they replace those of an earlier call.
+    fn contribute(&mut self, _bytes: Vec<u8>) {}
+
+    /// Returns what the nodes have contributed to the barrier at which all have arrived. A thread of node 0
+    /// that was woken with [`Outcome::Contributions`](crate::Outcome::Contributions) takes this.
+    fn take_contributions(&mut self) -> BTreeMap<NodeId, Vec<u8>> {
+        BTreeMap::new()
+    }
+
     /// Lets these pages leave, as far as they may, the first ones first, because the host is short of memory.
     /// Writes in copies are sent home before; pages homed here go to a disk, so the host names them only if
     /// it has one. For each page that leaves the host gets an effect ([`Effect::GiveUp`],

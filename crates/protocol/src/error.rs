@@ -207,6 +207,9 @@ pub enum Expected {
     /// One arrival of each node directly below at the present collective.
     #[error("one arrival in the present collective of each node right below")]
     OneArrivalOfEachBelow,
+    /// Contributions of nodes that arrive with the sender.
+    #[error("contributions of the sender and the nodes below it")]
+    ContributionsFromBelow,
     /// Pages that are homed on the sender and that no node has touched.
     #[error("pages of the sender that nobody has touched")]
     FreshPages,

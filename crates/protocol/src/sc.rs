@@ -874,6 +874,16 @@ impl Coherence for Sc {
         self.end_event(site);
     }
 
+    fn prepare_departure(&mut self, site: &mut Site) -> bool {
+        let waits = self.prepare_to_depart(site);
+        self.end_event(site);
+        waits
+    }
+
+    fn withdraw_departure(&mut self, _site: &mut Site) {
+        self.keep_prepared_again();
+    }
+
     fn begin_alone(&mut self, site: &mut Site) {
         self.begin_alone_with(site);
         self.end_event(site);

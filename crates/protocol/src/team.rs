@@ -15,6 +15,8 @@ pub struct Team {
     /// A thread that ends the job while others of its node wait in another collective, in which it takes
     /// part.
     ending: Option<Waiter>,
+    /// The number of threads that have come, but were halted before they wait for the departure.
+    lost: usize,
     /// True once the job has ended, for threads that were halted.
     is_over: bool,
 }
@@ -37,7 +39,8 @@ pub enum Gathered {
 impl Team {
     /// Returns the team of the program's first thread alone.
     pub fn of_one() -> Team {
-        Team { size: 1, gathered: Vec::new(), meets: None, arrived: false, ending: None, is_over: false }
+        let (gathered, meets, ending) = (Vec::new(), None, None);
+        Team { size: 1, gathered, meets, arrived: false, ending, lost: 0, is_over: false }
     }
 
     /// Sets the number of threads that must come. Changes only between collectives.
@@ -50,6 +53,28 @@ impl Team {
     /// Returns true if the node has arrived and waits for the others.
     pub fn has_arrived(&self) -> bool {
         self.arrived
+    }
+
+    /// Returns the collective that the threads have come to, if one has.
+    pub fn meets(&self) -> Option<Collective> {
+        self.meets
+    }
+
+    /// Returns the first of the threads that have come.
+    pub fn first(&self) -> Option<Waiter> {
+        self.gathered.first().copied()
+    }
+
+    /// Returns true if a thread ends the job, and others of its program are halted.
+    pub fn is_ending(&self) -> bool {
+        self.ending.is_some()
+    }
+
+    /// Handles that one of the threads that have come does not wait, because it was halted.
+    pub fn lose(&mut self, waiter: Waiter) {
+        let all = self.gathered.len();
+        self.gathered.retain(|other| *other != waiter);
+        self.lost += all - self.gathered.len();
     }
 
     /// Notes that a thread has come. `held` is a lock that some thread of the node holds.
@@ -88,7 +113,8 @@ impl Team {
     /// Returns the threads that go on, after all nodes have met in `collective`.
     pub fn disperse(&mut self, collective: Collective) -> Vec<Waiter> {
         assert!(self.arrived, "a node departs after it has arrived");
-        assert_eq!(self.gathered.len(), self.size as usize, "all threads of a team wait for a departure");
+        let all = self.gathered.len() + std::mem::take(&mut self.lost);
+        assert_eq!(all, self.size as usize, "all threads of a team wait for a departure");
         (self.arrived, self.meets) = (false, None);
         self.is_over |= collective == Collective::LeaveHalted;
         let mut all = std::mem::take(&mut self.gathered);

@@ -30,6 +30,9 @@ pub enum Synchronisation {
     /// Wait, on node 0, until all other nodes have arrived at the next collective, where they wait for this
     /// one.
     AwaitOthers,
+    /// Let all nodes depart from the barrier at which they have arrived: this thread, which has been woken
+    /// with [`Outcome::Contributions`], has used what they have contributed, and waits for the departure.
+    Conclude,
     /// Send all writes so far to one node: required before `free` returns a block to the node that will
     /// allocate it again.
     Publish(NodeId),
@@ -59,6 +62,10 @@ pub enum Outcome {
         /// False if this node knows everything already.
         have_news: bool,
     },
+    /// All nodes have arrived at the barrier, and some have contributed
+    /// ([`Engine::take_contributions`](crate::Engine::take_contributions)). They depart when the thread, one
+    /// of node 0's, asks for that ([`Synchronisation::Conclude`]).
+    Contributions,
     /// The atomic operation's result.
     Atomic(AtomicOutcome),
     /// The program broke the rules of the call, which had no effect.

@@ -3,6 +3,11 @@
 use hiroba_base::{NodeId, PageSize};
 use serde::{Deserialize, Serialize};
 
+use crate::{Limits, WireError};
+
+/// The maximum length of what a node contributes to a collective.
+pub const CONTRIBUTION_BYTES_MAX: usize = 16 << 10;
+
 /// How the pages of a collectively allocated region are spread over homes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Placement {
@@ -66,5 +71,27 @@ impl Collective {
     pub fn meets(self, other: Collective) -> bool {
         let one_is_halted = [self, other].contains(&Collective::LeaveHalted);
         self == other || one_is_halted || (self.ends_the_job() && other.ends_the_job())
+    }
+}
+
+/// What a node contributes to a collective: bytes for node 0, which only the program understands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contribution<'a> {
+    /// The node.
+    pub node: NodeId,
+    /// The bytes, at least one.
+    #[serde(borrow, with = "serde_bytes")]
+    pub bytes: &'a [u8],
+}
+
+impl Limits {
+    pub(crate) fn contributions(&self, contributions: &[Contribution<'_>]) -> Result<(), WireError> {
+        for Contribution { node, bytes } in contributions {
+            self.node(*node)?;
+            let good = (1..=CONTRIBUTION_BYTES_MAX).contains(&bytes.len());
+            Self::within("bytes of a contribution", "1 to 16 KiB", bytes.len() as u64, good)?;
+        }
+        let ascends = contributions.is_sorted_by(|before, after| before.node < after.node);
+        Self::within("contributions", "ascending nodes", contributions.len() as u64, ascends)
     }
 }

@@ -17,7 +17,7 @@ mod pages;
 mod payload;
 mod secret;
 
-pub use collective::{Collective, Placement, ProtocolNumber};
+pub use collective::{CONTRIBUTION_BYTES_MAX, Collective, Contribution, Placement, ProtocolNumber};
 pub use error::WireError;
 pub use fabric_kind::{Descriptors, FabricKind};
 pub use intervals::{IntervalDiff, IntervalNotice, Knowledge, PageDiff, TouchedPage};

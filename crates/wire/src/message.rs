@@ -8,7 +8,7 @@ use hiroba_base::{
 use serde::{Deserialize, Serialize};
 
 use crate::WireError;
-use crate::collective::Collective;
+use crate::collective::{Collective, Contribution};
 use crate::intervals::{IntervalDiff, Knowledge, PageDiff, TouchedPage};
 use crate::limits::Limits;
 use crate::moves::{HomeMoves, PageHandedOver, PagesHeld};
@@ -175,6 +175,9 @@ pub enum Message<'a> {
         knowledge: Knowledge,
         /// Pages that the subtree gives to other homes.
         moves: Vec<HomeMoves>,
+        /// What nodes of the subtree contribute to the collective.
+        #[serde(borrow)]
+        contributions: Vec<Contribution<'a>>,
     },
     /// From the parent: all have arrived.
     Depart {
@@ -745,9 +748,10 @@ impl<'a> Message<'a> {
                 limits.held(held)
             }
             Message::HomeHandedOver { pages } => limits.handed_over(pages),
-            Message::Arrive { collective, caller, least, knowledge, moves, .. } => {
+            Message::Arrive { collective, caller, least, knowledge, moves, contributions, .. } => {
                 limits.node(*caller)?;
                 limits.moves(moves)?;
+                limits.contributions(contributions)?;
                 least.as_ref().map_or(Ok(()), |least| limits.timestamp(least))?;
                 limits.collective(*collective, knowledge)
             }

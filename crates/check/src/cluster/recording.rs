@@ -64,9 +64,10 @@ pub(super) fn activity_of(sync: Synchronisation) -> Activity {
         Synchronisation::Collective(Collective::Barrier) => Activity::Barrier,
         Synchronisation::Collective(_) => Activity::Collective,
         Synchronisation::Publish(to) | Synchronisation::Inform(to) => Activity::Publish(to),
-        Synchronisation::Convert(_) | Synchronisation::Place(_) | Synchronisation::AwaitOthers => {
-            Activity::Other
-        }
+        Synchronisation::Convert(_)
+        | Synchronisation::Place(_)
+        | Synchronisation::AwaitOthers
+        | Synchronisation::Conclude => Activity::Other,
     }
 }
 

@@ -248,11 +248,12 @@ impl Mutation for Planted {
             }
             (
                 Mutant::ForgetNotice,
-                Message::Arrive { epoch, collective, caller, least, knowledge, moves },
+                Message::Arrive { epoch, collective, caller, least, knowledge, moves, contributions },
             ) => {
                 let (epoch, collective, caller, least) = (*epoch, *collective, *caller, least.clone());
                 let knowledge = self.forgetful(from, knowledge);
-                Message::Arrive { epoch, collective, caller, least, knowledge, moves: moves.clone() }.encode()
+                let (moves, contributions) = (moves.clone(), contributions.clone());
+                Message::Arrive { epoch, collective, caller, least, knowledge, moves, contributions }.encode()
             }
             (Mutant::ForgetVersion, Message::Diffs { seq, last, diffs }) => {
                 let stays = |diff: &&PageDiff<'_>| !self.sent.contains(&(from, diff.page));

@@ -95,12 +95,13 @@ impl Mutation for Planted {
 
     fn on_message(&mut self, from: NodeId, to: NodeId, message: &Message<'_>, limits: &Limits) -> Fate {
         match message.clone() {
-            Message::Arrive { epoch, collective, caller, least, knowledge, mut moves } => {
+            Message::Arrive { epoch, collective, caller, least, knowledge, mut moves, contributions } => {
                 self.arrived.insert(from, knowledge.timestamp.get(from));
                 self.claimed.extend(moves.iter().filter(|moved| moved.kind == MoveKind::Claimed).cloned());
                 if self.mutant == Mutant::HideComing {
                     moves.retain(|moved| moved.kind != MoveKind::Coming);
-                    let arrival = Message::Arrive { epoch, collective, caller, least, knowledge, moves };
+                    let arrival =
+                        Message::Arrive { epoch, collective, caller, least, knowledge, moves, contributions };
                     return Fate::altered(&arrival);
                 }
             }

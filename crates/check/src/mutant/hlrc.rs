@@ -297,14 +297,14 @@ impl Planted {
             }
             (
                 Mutant::DropNoticeOfSubtree | Mutant::SubtreeSeesAlike,
-                Message::Arrive { epoch, collective, caller, least, knowledge, moves },
+                Message::Arrive { epoch, collective, caller, least, knowledge, moves, contributions },
             ) if has_below(from, limits) => {
                 let (epoch, collective, caller) = (*epoch, *collective, *caller);
                 let drops = self.mutant == Mutant::DropNoticeOfSubtree;
                 let knowledge = if drops { without_last_page(knowledge.clone()) } else { knowledge.clone() };
                 let least = least.clone().filter(|_| drops);
-                let moves = moves.clone();
-                Message::Arrive { epoch, collective, caller, least, knowledge, moves }
+                let (moves, contributions) = (moves.clone(), contributions.clone());
+                Message::Arrive { epoch, collective, caller, least, knowledge, moves, contributions }
             }
             (Mutant::ExchangeContents, Message::PagesReply { copies, content })
                 if copies.len() > 1 && copies.iter().all(|copy| !copy.is_zero) =>

@@ -64,12 +64,11 @@ impl Mutation for Planted {
                 self.held.insert(from, (to, message.encode()));
                 Fate::LOST
             }
-            (
-                Mutant::ArriveInSilence,
-                Message::Arrive { epoch, collective, caller, least, knowledge, mut moves },
-            ) => {
-                moves.retain(|moved| moved.kind != MoveKind::Kept || !moved.pages.is_empty());
-                Fate::altered(&Message::Arrive { epoch, collective, caller, least, knowledge, moves })
+            (Mutant::ArriveInSilence, mut arrival @ Message::Arrive { .. }) => {
+                if let Message::Arrive { moves, .. } = &mut arrival {
+                    moves.retain(|moved| moved.kind != MoveKind::Kept || !moved.pages.is_empty());
+                }
+                Fate::altered(&arrival)
             }
             (Mutant::AskAboutLastCollective, Message::KeepHomes { epoch }) => {
                 Fate::altered(&Message::KeepHomes { epoch: epoch.saturating_sub(1) })

@@ -10,7 +10,7 @@ use hiroba_memory::fault::{Fault, FaultOutcome};
 use hiroba_protocol::lease::Taken;
 use hiroba_protocol::{Engine, Misuse, Outcome, Synchronisation, Waiter};
 use hiroba_trace::Activity;
-use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective};
+use hiroba_wire::{AtomicOperation, AtomicOutcome};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Runtime;
@@ -428,22 +428,6 @@ impl Runtime {
         self.synchronise("hiroba_cond_broadcast", TimeClass::Lock, Synchronisation::Broadcast(cond));
     }
 
-    /// Waits for all nodes.
-    pub fn barrier(&self) {
-        let outcome = self.synchronise(
-            "hiroba_barrier",
-            TimeClass::Barrier,
-            Synchronisation::Collective(Collective::Barrier),
-        );
-        if matches!(outcome, Outcome::Collective(met) if met.ends_the_job()) {
-            // The job has ended under this thread, which must touch nothing any more.
-            loop {
-                std::thread::park();
-            }
-        }
-        self.account.tallies.barriers.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Waits, on node 0, until all other nodes have come to the next barrier, where they wait for this one.
     /// Returns true if this node knows all that they have written; otherwise it will after the barrier.
     pub fn await_others(&self) -> bool {
@@ -545,6 +529,7 @@ fn describe(name: &'static str, sync: Synchronisation) -> Call {
         Synchronisation::Signal(cond) | Synchronisation::Broadcast(cond) => ([Some(cond.0), None], None),
         Synchronisation::Collective(_)
         | Synchronisation::AwaitOthers
+        | Synchronisation::Conclude
         | Synchronisation::Publish(_)
         | Synchronisation::Inform(_)
         | Synchronisation::Convert(_)

@@ -424,9 +424,10 @@ pub(crate) fn activity_of(sync: Synchronisation) -> Activity {
         Synchronisation::Collective(Collective::Barrier) => Activity::Barrier,
         Synchronisation::Collective(_) => Activity::Collective,
         Synchronisation::Publish(node) | Synchronisation::Inform(node) => Activity::Publish(node),
-        Synchronisation::Convert(_) | Synchronisation::Place(_) | Synchronisation::AwaitOthers => {
-            Activity::Other
-        }
+        Synchronisation::Convert(_)
+        | Synchronisation::Place(_)
+        | Synchronisation::AwaitOthers
+        | Synchronisation::Conclude => Activity::Other,
     }
 }
 

@@ -73,6 +73,8 @@ fn granted(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use hiroba_base::{PageRange, PageSet, VectorTimestamp};
     use hiroba_wire::{Collective, IntervalNotice, Knowledge, Placement};
 
@@ -91,7 +93,8 @@ mod tests {
         let timestamp = VectorTimestamp::new(3);
         let knowledge = Knowledge { timestamp, notices, epoch: 0, beyond_arrival: false };
         let collective = Collective::Barrier;
-        let arrival = Arrival { collective, caller: NodeId(node), least: None, knowledge, moves: Vec::new() };
+        let (caller, least, moves, contributions) = (NodeId(node), None, Vec::new(), BTreeMap::new());
+        let arrival = Arrival { collective, caller, least, knowledge, moves, contributions };
         (NodeId(node), arrival)
     }
 

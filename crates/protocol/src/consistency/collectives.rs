@@ -7,7 +7,7 @@ use hiroba_wire::{Collective, HomeMoves, Knowledge, Message, MoveKind};
 
 use super::{Consistency, Leaving};
 use crate::barrier::{Arrival, Departure};
-use crate::coherence::{AfterRelease, PageMove, Site};
+use crate::coherence::{AfterRelease, PageMove};
 use crate::interval::IntervalLog;
 use crate::team::Gathered;
 use crate::{Expected, Fact, Outcome, ProtocolError, Waiter, unexpected};
@@ -19,7 +19,7 @@ impl Consistency {
     /// Notes that a thread has come to a collective; the node arrives with the last thread of its team.
     pub(super) fn gather(&mut self, collective: Collective, waiter: Waiter) {
         match self.team.gather(collective, waiter, self.locks.any_held()) {
-            Gathered::Waiting => {}
+            Gathered::Waiting => self.conclude_without_halted(),
             Gathered::All => {
                 self.prepare_meeting(collective);
                 self.site.release_for(AfterRelease::Arrive(collective));
@@ -104,7 +104,8 @@ impl Consistency {
             self.each(|protocol, site| protocol.lend_up(site, above));
         }
         let (caller, least) = (self.site.me, None);
-        let arrival = Arrival { collective, caller, least, knowledge, moves };
+        let contributions = self.combining.contributed(caller).filter(|_| goes_on).into_iter().collect();
+        let arrival = Arrival { collective, caller, least, knowledge, moves, contributions };
         let arrived = self.handle_arrival(caller, epoch, arrival);
         arrived.expect("a node arrives once at the collective after those that it has completed");
     }
@@ -115,9 +116,8 @@ impl Consistency {
         epoch: u64,
         arrival: Arrival,
     ) -> Result<(), ProtocolError> {
-        let Site { homes, out, .. } = &mut self.site;
-        if let Some(departure) = self.meeting.handle_arrival(from, epoch, arrival, homes, out)? {
-            self.handle_departure(self.site.me, epoch, departure)?;
+        if let Some(all) = self.meeting.handle_arrival(from, epoch, arrival, &mut self.site.out)? {
+            self.depart_or_hold(all)?;
         }
         if self.site.me == ROOT && self.meeting.has_all_others() {
             self.each(|protocol, site| protocol.handle_others_here(site));

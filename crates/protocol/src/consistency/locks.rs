@@ -111,6 +111,7 @@ impl Consistency {
             }
             Synchronisation::Collective(collective) => self.gather(collective, waiter),
             Synchronisation::AwaitOthers => self.await_others(waiter),
+            Synchronisation::Conclude => self.conclude(waiter),
             Synchronisation::Publish(to) => self.site.release_for(AfterRelease::Publish(to, waiter)),
             Synchronisation::Inform(to) => self.site.release_for(AfterRelease::Inform(to, waiter)),
             Synchronisation::Convert(granule) => self.convert(granule, waiter),

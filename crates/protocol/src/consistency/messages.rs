@@ -78,10 +78,11 @@ impl Consistency {
                 self.each(|protocol, site| protocol.note_lost(site, &voided));
                 self.site.tell(|| Some(Fact::PublicationSeen { from, count: *count }));
             }
-            Message::Arrive { epoch, collective, caller, least, knowledge, moves } => {
+            Message::Arrive { epoch, collective, caller, least, knowledge, moves, contributions } => {
                 let (least, knowledge) = (least.clone(), knowledge.clone());
                 let (collective, caller, moves) = (*collective, *caller, moves.clone());
-                let arrival = Arrival { collective, caller, least, knowledge, moves };
+                let contributions = contributions.iter().map(|one| (one.node, one.bytes.to_vec())).collect();
+                let arrival = Arrival { collective, caller, least, knowledge, moves, contributions };
                 self.handle_arrival(from, *epoch, arrival)?;
             }
             Message::Place { first, count } => {

@@ -69,15 +69,16 @@ impl Consistency {
             self.site.out.push(Effect::IntervalEnded { seq, timestamp, epoch });
         }
         self.locks.note_release_ended();
-        self.inform_homes(then);
+        self.inform_homes(then, noticed.is_empty());
         self.after_release(then, noticed.len());
     }
 
     /// Informs the homes that got diffs, directly behind these: they apply them only then. If this node has
     /// arrived at a collective and withholds diffs of the interval, nobody may learn of that interval yet,
-    /// and the departure will inform them.
-    fn inform_homes(&mut self, then: AfterRelease) {
-        if !self.site.orders_fetches {
+    /// and the departure will inform them. Before a departure nobody learns of an interval without changes.
+    fn inform_homes(&mut self, then: AfterRelease, is_empty: bool) {
+        let is_departing = matches!(then, AfterRelease::Conclude);
+        if !self.site.orders_fetches || is_departing && is_empty {
             return;
         }
         std::mem::take(&mut self.site.flushed_to).into_iter().for_each(|home| self.site.out.owe(home));
@@ -156,6 +157,7 @@ impl Consistency {
             }
             AfterRelease::Acquire(sync, waiter) => self.begin_acquire(sync, waiter),
             AfterRelease::Arrive(collective) => self.arrive(collective),
+            AfterRelease::Conclude => self.depart_held(),
             AfterRelease::Publish(to, waiter) => {
                 // The intervals that `to` has seen are not known here, so it gets all since the last barrier.
                 self.publish(to, &VectorTimestamp::new(self.site.limits.nodes), Some(waiter));

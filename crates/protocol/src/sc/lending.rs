@@ -26,6 +26,10 @@
 //! arrived, the root's own loans have ended, too: its threads write such pages without a message. So a
 //! reduction costs the arrivals with the threads' values, and the departure.
 //!
+//! **After the arrival.** A thread of the root may use what nodes have contributed before they depart
+//! (`consistency/contributions.rs`). The root's loans have ended then, too. Pages that the thread touches are
+//! prepared once more before the departure.
+//!
 //! | borrower | lender | what happens |
 //! |---|---|---|
 //! | – | prepared | the lender comes to the collective; its threads lose their access |
@@ -124,6 +128,8 @@ pub(super) struct Lending {
     /// Lender: those that are to go along with this node's arrival, and those that go to their followers.
     prepared_up: PageSet,
     prepared_followed: PageSet,
+    /// Lender: those among both that threads here had touched when the node was about to depart.
+    prepared_again: PageSet,
     /// Lender: pages that have followers, and that threads here have stored to since they were last lent.
     rewritten: PageSet,
     /// Lender: pages of which copies are lent, or were until the last departure.
@@ -214,6 +220,41 @@ impl Sc {
         }
     }
 
+    /// Takes this node's access away to pages that are to go along with the departure, and that a thread has
+    /// touched since the arrival. Returns true if they may go only behind a release.
+    pub(super) fn prepare_to_depart(&mut self, site: &mut Site) -> bool {
+        let mut again = PageSet::new();
+        let both = self.lending.prepared.iter().chain(self.lending.prepared_followed.iter());
+        for page_id in both.collect::<PageSet>().iter() {
+            if self.page(site, page_id).access > Access::None && self.may_lend(site, page_id) {
+                self.protect(site, page_id, Access::None);
+                again.insert(page_id);
+            }
+        }
+        let rewritten = std::mem::take(&mut self.lending.rewritten);
+        if site.has_below {
+            let Lending { prepared, prepared_followed, .. } = &self.lending;
+            let is_new = |page: &PageId| !prepared.contains(*page) && !prepared_followed.contains(*page);
+            let room = FOLLOWED_PAGES_MAX.saturating_sub(prepared_followed.len() as usize);
+            let followed: PageSet = rewritten.iter().filter(is_new).take(room).collect();
+            let followed = self.prepare(site, &followed);
+            self.lending.prepared_followed.extend(&followed);
+            again.extend(&followed);
+        }
+        let waits = !again.is_empty() && self.order.is_kept();
+        self.lending.prepared_again = again;
+        waits
+    }
+
+    /// Keeps those pages here: their content may follow changes that the receivers do not know.
+    pub(super) fn keep_prepared_again(&mut self) {
+        let again = std::mem::take(&mut self.lending.prepared_again);
+        let Lending { prepared, prepared_followed, .. } = &mut self.lending;
+        for prepared in [prepared, prepared_followed] {
+            *prepared = prepared.iter().filter(|page| !again.contains(*page)).collect();
+        }
+    }
+
     /// Takes this node's access to those of these pages away that can be lent, and returns them.
     fn prepare(&mut self, site: &mut Site, pages: &PageSet) -> PageSet {
         let mut prepared = PageSet::new();
@@ -252,6 +293,7 @@ impl Sc {
     /// before has been given back.
     pub(super) fn depart_with(&mut self, site: &mut Site, to: &[NodeId]) {
         self.end_loans(site);
+        self.lending.prepared_again = PageSet::new();
         let prepared = std::mem::take(&mut self.lending.prepared);
         let mut sent = BTreeMap::new();
         self.send_lent(site, &prepared, |_| to.to_vec(), &mut sent);

@@ -2,6 +2,7 @@
 //! -p hiroba-protocol --test all bulk::` runs one file of it.
 
 mod bulk;
+mod contributions;
 mod converting;
 mod placing;
 mod regions;

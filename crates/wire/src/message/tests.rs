@@ -6,6 +6,7 @@ use super::*;
 use crate::MoveKind;
 use crate::PROGRAM_DATA_BYTES_MAX;
 use crate::agent::{FromAgent, NodeEvent};
+use crate::collective::CONTRIBUTION_BYTES_MAX;
 use crate::intervals::IntervalNotice;
 use crate::pages::PAGES_PER_MESSAGE_MAX;
 
@@ -51,6 +52,10 @@ fn samples() -> Vec<Message<'static>> {
             least: Some(VectorTimestamp::new(4)),
             knowledge: knowledge.clone(),
             moves: vec![HomeMoves { to: NodeId(2), pages: pages.clone(), kind: MoveKind::Given }],
+            contributions: vec![
+                Contribution { node: NodeId(1), bytes: &[1, 2] },
+                Contribution { node: NodeId(3), bytes: &[7; CONTRIBUTION_BYTES_MAX] },
+            ],
         },
         Message::AtomicRequest {
             ticket: 1,
@@ -214,6 +219,15 @@ fn fields_out_of_bounds_are_refused() {
     // Each set alone is within the region, but together they have more pages than a message may name.
     let all = PagesWanted { needed: VersionVector::new(), pages: (0..100).map(PageId).collect() };
     let too_many = vec![all; PAGES_PER_MESSAGE_MAX as usize / 100 + 1];
+    let contributing = |second| Message::Arrive {
+        epoch: 0,
+        collective: Collective::Barrier,
+        caller: NodeId(3),
+        least: None,
+        knowledge: knowledge.clone(),
+        moves: Vec::new(),
+        contributions: vec![Contribution { node: NodeId(2), bytes: &[1] }, second],
+    };
     let bad = [
         Message::PageRequest { page: PageId(100), needed: VersionVector::new() },
         Message::PageRequest { page: PageId(1), needed: version },
@@ -234,6 +248,7 @@ fn fields_out_of_bounds_are_refused() {
             least: None,
             knowledge: knowledge.clone(),
             moves: Vec::new(),
+            contributions: Vec::new(),
         },
         Message::Depart {
             epoch: 0,
@@ -246,9 +261,16 @@ fn fields_out_of_bounds_are_refused() {
             collective: Collective::Barrier,
             caller: NodeId(3),
             least: Some(VectorTimestamp::new(5)),
-            knowledge,
+            knowledge: knowledge.clone(),
             moves: Vec::new(),
+            contributions: Vec::new(),
         },
+        contributing(Contribution { node: NodeId(4), bytes: &[1] }),
+        contributing(Contribution { node: NodeId(3), bytes: &[] }),
+        contributing(Contribution { node: NodeId(3), bytes: &[0; CONTRIBUTION_BYTES_MAX + 1] }),
+        // Each node contributes once, in the order of the nodes.
+        contributing(Contribution { node: NodeId(2), bytes: &[1] }),
+        contributing(Contribution { node: NodeId(1), bytes: &[1] }),
         Message::Diffs { seq: 0, last: false, diffs: vec![] },
         Message::EarlyDiffs { seq: 1, diffs: vec![PageDiff { page: PageId(100), runs: &[] }] },
         Message::LockRequest { lock: LockId(0), timestamp: VectorTimestamp::new(5) },
