@@ -23,6 +23,7 @@ use crate::network::{DirectNetwork, LossyNetwork, Network, Parcel, ShuffledNetwo
 use crate::program::{Address, GRANULE_BYTES, Instruction, Program, REGISTERS, Region, Register};
 
 mod choosing;
+mod contributions;
 mod effects;
 mod instructions;
 mod mapping;
@@ -35,6 +36,7 @@ mod schedule;
 
 pub use self::choosing::Choice;
 use self::choosing::{Links, Within};
+use self::contributions::Visit;
 use self::mapping::Mappings;
 use self::one_sided::Board;
 use self::options::protocol_of;
@@ -126,6 +128,7 @@ enum Wait {
     Condition(LockId),
     Signal,
     Collective(Collective),
+    Combine(Address),
     Publish {
         to: NodeId,
         tag: u16,
@@ -153,6 +156,8 @@ struct Thread {
     meetings: u64,
     /// True if it is recorded that all have met, and the thread has yet to leave the collective.
     has_met: bool,
+    /// Set while it uses what nodes have contributed to a barrier.
+    visit: Option<Visit>,
 }
 
 struct Node<E> {
@@ -311,6 +316,7 @@ fn threads_of<E>(program: &Program, nodes: &mut [Node<E>]) -> Vec<Thread> {
             in_team: script.in_team,
             meetings: 0,
             has_met: false,
+            visit: None,
         }
     });
     threads.collect()

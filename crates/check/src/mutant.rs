@@ -11,6 +11,7 @@ use crate::memory::{Merge, TwinAfter};
 pub mod aurc;
 pub mod aurc_moves;
 pub mod claims;
+pub mod contributions;
 pub mod converting;
 pub mod erc;
 pub mod first_touch;
@@ -151,6 +152,16 @@ pub trait Mutation {
     /// Returns true if packets stay behind one to the same node that waits until that node is informed.
     fn keeps_order_behind_forward(&mut self) -> bool {
         true
+    }
+
+    /// Changes what nodes have contributed to a barrier, by node, before it is used.
+    fn on_contributions(&mut self, contributions: Vec<(NodeId, Vec<u8>)>) -> Vec<(NodeId, Vec<u8>)> {
+        contributions
+    }
+
+    /// Returns true if a thread of node 0 lets all nodes depart before it uses what they have contributed.
+    fn concludes_before_visit(&mut self) -> bool {
+        false
     }
 
     /// Returns messages that are sent before this one, and their receivers.

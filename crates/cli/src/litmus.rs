@@ -134,7 +134,11 @@ fn can_run(program: &Program) -> Result<u32, String> {
         matches!(instruction, Instruction::Publish { .. } | Instruction::AwaitPublished { .. })
             || matches!(
                 instruction,
-                Instruction::Convert(_) | Instruction::Swap { .. } | Instruction::AwaitOthers
+                Instruction::Convert(_)
+                    | Instruction::Swap { .. }
+                    | Instruction::AwaitOthers
+                    | Instruction::Contribute(_)
+                    | Instruction::Combine(_)
             )
             || matches!(instruction, Instruction::Collective(collective) if *collective != Collective::Barrier)
     };
@@ -304,7 +308,9 @@ impl<'a> Thread<'a> {
             | Instruction::AwaitPublished { .. }
             | Instruction::Convert(_)
             | Instruction::Swap { .. }
-            | Instruction::AwaitOthers => {
+            | Instruction::AwaitOthers
+            | Instruction::Contribute(_)
+            | Instruction::Combine(_) => {
                 unreachable!("such programs are refused")
             }
         }

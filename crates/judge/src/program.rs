@@ -115,6 +115,11 @@ pub enum Instruction {
     Collective(Collective),
     /// Wait, on node 0, until all other nodes have arrived at the next collective.
     AwaitOthers,
+    /// Contribute a value to the next barrier.
+    Contribute(u64),
+    /// Meet all nodes in a barrier. On node 0, one thread of the team first adds the values that nodes have
+    /// contributed to a word, each by an instruction of the machine.
+    Combine(Address),
     /// Operate on a word; the register receives the previous value.
     Atomic {
         /// The word.
@@ -372,6 +377,16 @@ pub mod script {
     /// Waits, on node 0, until all other nodes have arrived at the next collective.
     pub fn await_others() -> Instruction {
         Instruction::AwaitOthers
+    }
+
+    /// Contribute a value to the next barrier.
+    pub const fn contribute(value: u64) -> Instruction {
+        Instruction::Contribute(value)
+    }
+
+    /// Meet all nodes in a barrier; node 0 adds what was contributed to a word.
+    pub const fn combine(at: Address) -> Instruction {
+        Instruction::Combine(at)
     }
 
     /// Add to a word by an instruction.

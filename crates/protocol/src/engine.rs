@@ -104,8 +104,8 @@ pub trait Engine: Send {
     fn carry_up(&mut self, _ranges: &[PageRange]) {}
 
     /// Has these bytes travel with this node's arrival at the next collective, which must be a barrier and
-    /// which this node's threads are about to come to. At most
-    /// [`CONTRIBUTION_BYTES_MAX`](hiroba_wire::CONTRIBUTION_BYTES_MAX); they replace those of an earlier call.
+    /// which this node's threads are about to come to. They replace those of an earlier call. At most
+    /// [`CONTRIBUTION_BYTES_MAX`](hiroba_wire::CONTRIBUTION_BYTES_MAX).
     fn contribute(&mut self, _bytes: Vec<u8>) {}
 
     /// Returns what the nodes have contributed to the barrier at which all have arrived. A thread of node 0

@@ -382,7 +382,7 @@ impl<E: Engine + fmt::Debug> Cluster<E> {
         node.memory.hash(hasher);
         for number in &node.threads {
             let thread = &self.threads[*number];
-            (thread.next, thread.registers, thread.meetings).hash(hasher);
+            (thread.next, thread.registers, thread.meetings, &thread.visit).hash(hasher);
             hash_printed(&thread.state, hasher);
         }
         hash_printed(&(&node.mailbox.tokens, node.collectives, &node.mailbox.kept_back), hasher);

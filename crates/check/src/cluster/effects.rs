@@ -286,7 +286,12 @@ impl<E: Engine> Cluster<E> {
             (State::Waiting(Wait::Try(_, into)), Outcome::Refused) => self.set(number, into, 0),
             (State::Waiting(Wait::Release | Wait::Signal | Wait::Convert), Outcome::Done)
             | (State::Waiting(Wait::Others), Outcome::Others { .. }) => {}
-            (State::Waiting(Wait::Collective(asked)), Outcome::Collective(done)) => {
+            (State::Waiting(Wait::Combine(at)), Outcome::Contributions) => {
+                self.note(number, Event::Leave);
+                return self.begin_visit(number, at);
+            }
+            (State::Waiting(wait @ (Wait::Collective(_) | Wait::Combine(_))), Outcome::Collective(done)) => {
+                let asked = if let Wait::Collective(asked) = wait { asked } else { Collective::Barrier };
                 if asked != done && asked != Collective::Follow {
                     return wrong(format!("thread {number} asked for {asked:?} and was told {done:?}"));
                 }
@@ -319,7 +324,8 @@ impl<E: Engine> Cluster<E> {
             }
         }
         self.note(number, Event::Leave);
-        self.threads[number].next += 1;
+        // A thread that departed before its visit has yet to make that.
+        self.threads[number].next += usize::from(!self.goes_on_visiting(number));
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use hiroba_base::Access;
 use hiroba_protocol::lease::Taken;
 use hiroba_protocol::{Engine, Synchronisation};
 use hiroba_trace::{Activity, Event};
-use hiroba_wire::AtomicOperation;
+use hiroba_wire::{AtomicOperation, Collective};
 
 use super::recording::activity_of;
 use super::{Cluster, Failure, Post, State, TAG_BITS, Wait};
@@ -12,6 +12,9 @@ use crate::program::{Address, Instruction, Register, Width};
 
 impl<E: Engine> Cluster<E> {
     pub(super) fn execute(&mut self, number: usize) -> Result<(), Failure> {
+        if self.threads[number].visit.is_some() {
+            return self.go_on_visiting(number);
+        }
         let thread = &mut self.threads[number];
         let Some(instruction) = thread.instructions.get(thread.next).cloned() else {
             thread.state = State::Finished;
@@ -60,6 +63,12 @@ impl<E: Engine> Cluster<E> {
                 self.note(number, Event::Leave);
                 Ok(())
             }
+            Instruction::Contribute(value) => {
+                thread.next += 1;
+                let node = thread.node;
+                self.nodes[node.index()].engine.contribute(value.to_le_bytes().to_vec());
+                Ok(())
+            }
             Instruction::Atomic { at, operation, into } => self.operate(number, at, operation, into),
             Instruction::Swap { at, operation, into } => self.swap(number, at, operation, into),
             Instruction::Post { port, value, long } => {
@@ -88,6 +97,10 @@ impl<E: Engine> Cluster<E> {
                 self.threads[number].meetings += 1;
                 (Synchronisation::Collective(collective), Wait::Collective(collective))
             }
+            Instruction::Combine(at) => {
+                self.threads[number].meetings += 1;
+                (Synchronisation::Collective(Collective::Barrier), Wait::Combine(at))
+            }
             // Every second one as a message to a port does it.
             Instruction::Publish { to, tag } if tag % 2 == 1 => {
                 (Synchronisation::Inform(to), Wait::Publish { to, tag })
@@ -107,6 +120,10 @@ impl<E: Engine> Cluster<E> {
         {
             self.nodes.iter_mut().for_each(|node| node.engine.note_converted_block(*block));
         }
+        self.ask(number, sync, wait)
+    }
+
+    pub(super) fn ask(&mut self, number: usize, sync: Synchronisation, wait: Wait) -> Result<(), Failure> {
         let thread = &mut self.threads[number];
         thread.state = State::Waiting(wait);
         let (node, waiter) = (thread.node, thread.waiter);
@@ -164,9 +181,16 @@ impl<E: Engine> Cluster<E> {
         operation: AtomicOperation,
         into: Register,
     ) -> Result<(), Failure> {
-        if !self.permitted(number, at, Access::Write)? {
-            return Ok(());
+        if self.permitted(number, at, Access::Write)? {
+            let previous = self.swap_freely(number, at, operation);
+            self.set(number, into, previous);
+            self.threads[number].next += 1;
         }
+        Ok(())
+    }
+
+    /// Does so with that access, and returns the previous value.
+    pub(super) fn swap_freely(&mut self, number: usize, at: Address, operation: AtomicOperation) -> u64 {
         let node = self.threads[number].node;
         let previous = self.load_from_frame(node, at, Width::Word);
         let current = match operation {
@@ -177,13 +201,11 @@ impl<E: Engine> Cluster<E> {
             AtomicOperation::CompareExchange { .. } => previous,
         };
         self.store_into_frame(node, at, Width::Word, current);
-        self.set(number, into, previous);
-        self.threads[number].next += 1;
         let (turns, _) = self.truth.atomics.entry(at).or_default();
         let turn = std::mem::replace(turns, *turns + 1);
         let Address { granule: page, offset } = at;
         self.note(number, Event::Atomic { page, offset, turn, previous, current });
-        Ok(())
+        previous
     }
 
     pub(super) fn allows(&self, number: usize, at: Address, wanted: Access) -> bool {
@@ -191,7 +213,7 @@ impl<E: Engine> Cluster<E> {
     }
 
     /// Returns true if the access may proceed; otherwise the thread faults.
-    fn permitted(&mut self, number: usize, at: Address, wanted: Access) -> Result<bool, Failure> {
+    pub(super) fn permitted(&mut self, number: usize, at: Address, wanted: Access) -> Result<bool, Failure> {
         if self.allows(number, at, wanted) {
             return Ok(true);
         }

@@ -5,6 +5,7 @@ mod adaptive;
 mod anticipation;
 mod aurc;
 mod claims;
+mod contributions;
 mod converting;
 mod endurance;
 mod erc;

@@ -13,6 +13,7 @@ use crate::program::{Address, Instruction, Program, Region, Register, Script};
 
 mod aurc;
 mod bulk;
+mod contributing;
 mod converting;
 mod gathering;
 mod homeless;
@@ -30,6 +31,7 @@ mod threads;
 mod tracking;
 
 pub use aurc::early;
+pub use contributing::contributing;
 pub use converting::converting;
 pub use gathering::gathering;
 pub use leases::leases;

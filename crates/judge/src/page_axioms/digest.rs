@@ -164,6 +164,9 @@ fn makes_known(activity: Activity) -> bool {
 struct Calls {
     open: Vec<Call>,
     last: Option<Call>,
+    /// What the node had seen when the thread came to a barrier whose departure it then delayed: the call has
+    /// ended, and another one ends the barrier.
+    arrived: Option<Timestamp>,
     /// What the node had seen when that one ended.
     seen_then: Timestamp,
 }
@@ -212,6 +215,9 @@ impl<'a> Digest<'a> {
                 Event::Leave => {
                     if let Some(call) = calls.open.pop() {
                         self.finish(node, &call.ends, &call.seen);
+                        if call.ends.is_empty() && End::Met(0).fits(call.activity) {
+                            calls.arrived = Some(call.seen.clone());
+                        }
                         calls.last = Some(call);
                         calls.seen_then.clone_from(&seen);
                     }
@@ -285,12 +291,13 @@ impl<'a> Digest<'a> {
 
     /// Handles an event that ends a call, now or a moment ago.
     fn end(&mut self, node: NodeId, calls: &mut Calls, end: End) {
+        let arrived = if matches!(end, End::Met(_)) { calls.arrived.take() } else { None };
         if let Some(call) = calls.open.iter_mut().rev().find(|call| end.fits(call.activity)) {
             call.ends.push(end);
         } else {
             let seen = calls.last.as_ref().filter(|call| end.fits(call.activity));
-            let seen = seen.map_or_else(Vec::new, |call| call.seen.clone());
-            self.finish(node, &[end], &seen);
+            let seen = seen.map(|call| call.seen.clone()).or(arrived);
+            self.finish(node, &[end], &seen.unwrap_or_default());
         }
     }
 
