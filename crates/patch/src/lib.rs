@@ -20,6 +20,7 @@
 
 mod following;
 mod frames;
+mod linkage;
 mod pages;
 mod plan;
 mod spinning;
@@ -27,6 +28,7 @@ mod survey;
 
 pub use following::{Following, following};
 pub use frames::{Function, Image, functions};
+pub use linkage::{TableJump, table_jumps};
 pub use pages::whole_pages;
 pub use plan::{Patch, PlaceTable, Places, Plan};
 pub use spinning::{Loop, loop_around};

@@ -19,7 +19,7 @@
 //! nodes; `spins.rs` bounds that for threads that wait for them.
 
 mod exclusive;
-mod objects;
+pub(crate) mod objects;
 mod order;
 mod spins;
 mod states;

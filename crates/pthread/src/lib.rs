@@ -44,6 +44,7 @@ mod heap;
 mod interrupts;
 mod keys;
 mod libraries;
+mod linkage;
 mod locale;
 mod locks;
 mod masks;

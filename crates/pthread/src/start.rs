@@ -14,6 +14,7 @@ use crate::ending;
 use crate::face;
 use crate::interrupts;
 use crate::libraries::is_private;
+use crate::linkage;
 use crate::locale;
 use crate::masks;
 use crate::next::next;
@@ -103,6 +104,7 @@ fn join() {
     interrupts::prepare();
     let data = writable_data();
     data.iter().enumerate().for_each(|(place, range)| note_data(place, range));
+    linkage::copy();
     let surveyed = atomics::survey();
     let files = surveyed.iter().map(|surveyed| (surveyed.object.path.as_str(), surveyed.object.bias));
     let named: Vec<Range<usize>> = surveyed.iter().flat_map(atomics::Surveyed::places_named).collect();

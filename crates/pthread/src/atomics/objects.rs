@@ -6,7 +6,7 @@ use std::ptr;
 
 use crate::libraries::is_private;
 
-pub(super) const PAGE_BYTES: usize = 4096;
+pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// An executable or library.
 pub(crate) struct Object {
@@ -20,11 +20,11 @@ pub(crate) struct Object {
     /// The addresses between the first and the last segment.
     span: Range<usize>,
     /// The address of its `.eh_frame_hdr`, 0 if it has none.
-    pub(super) frames: usize,
+    pub(crate) frames: usize,
 }
 
 /// Returns the executable and the libraries that are parts of the program.
-pub(super) fn of_program() -> Vec<Object> {
+pub(crate) fn of_program() -> Vec<Object> {
     let mut all: Vec<Object> = Vec::new();
     // SAFETY: the callback's argument is the local, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut all).cast()) };
@@ -82,7 +82,7 @@ fn protect(range: &Range<usize>, protection: c_int) {
 
 impl Object {
     /// Returns the segments that are never written.
-    pub(super) fn readable(&self) -> Vec<(u64, &[u8])> {
+    pub(crate) fn readable(&self) -> Vec<(u64, &[u8])> {
         let bytes = |range: &Range<usize>| {
             let start = ptr::with_exposed_provenance::<u8>(range.start);
             // SAFETY: the loader has mapped the segment, readable; it changes only in `write`, when no slice
@@ -93,12 +93,12 @@ impl Object {
     }
 
     /// Returns the ranges that contain code.
-    pub(super) fn code(&self) -> impl Iterator<Item = Range<usize>> {
+    pub(crate) fn code(&self) -> impl Iterator<Item = Range<usize>> {
         self.segments.iter().filter(|(_, has_code)| *has_code).map(|(range, _)| range.clone())
     }
 
     /// Maps pages that jumps from everywhere in the object reach. Returns `None` if there are none.
-    pub(super) fn map_near(&self, bytes: usize) -> Option<Area> {
+    pub(crate) fn map_near(&self, bytes: usize) -> Option<Area> {
         const STEP: usize = 16 << 20;
         const REACH: usize = 1800 << 20;
         // Far enough from the end that the C library's own heap can grow there.
@@ -109,7 +109,7 @@ impl Object {
     }
 
     /// Writes over code, whose segment is not executable meanwhile.
-    pub(super) fn write(&self, address: usize, bytes: &[u8]) {
+    pub(crate) fn write(&self, address: usize, bytes: &[u8]) {
         let page = address..address + bytes.len();
         protect(&page, libc::PROT_READ | libc::PROT_WRITE);
         let place = ptr::with_exposed_provenance_mut::<u8>(address);
@@ -118,7 +118,7 @@ impl Object {
     }
 
     /// Makes the code executable again, and read-only.
-    pub(super) fn make_executable(&self) {
+    pub(crate) fn make_executable(&self) {
         for range in self.code() {
             protect(&range, libc::PROT_READ | libc::PROT_EXEC);
         }
@@ -126,8 +126,8 @@ impl Object {
 }
 
 /// Pages for stubs.
-pub(super) struct Area {
-    pub(super) start: usize,
+pub(crate) struct Area {
+    pub(crate) start: usize,
     bytes: usize,
 }
 
@@ -144,7 +144,7 @@ impl Area {
     }
 
     /// Fills the pages with code, and makes them executable and read-only.
-    pub(super) fn fill(self, code: &[u8]) {
+    pub(crate) fn fill(self, code: &[u8]) {
         assert!(code.len() <= self.bytes, "expected stubs of {} bytes, got {}", self.bytes, code.len());
         let place = ptr::with_exposed_provenance_mut::<u8>(self.start);
         // SAFETY: the pages are new, writable, and that long.
