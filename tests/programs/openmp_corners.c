@@ -204,6 +204,36 @@ static int kept = 5;
 static struct pair own = {3, 4};
 #pragma omp threadprivate(kept, own)
 
+/* A result for all threads, from some pages further down the stack of the thread that has it. */
+__attribute__((noinline)) static long passed_down(int depth, long value) {
+    volatile char room[3000];
+    long passed = 0;
+    room[0] = (char)value;
+    if (depth > 0)
+        return passed_down(depth - 1, value + (room[0] & 0));
+#pragma omp single copyprivate(passed)
+    passed = value;
+    return passed + (room[0] & 0);
+}
+
+/* Such results one after the other, the last one at the end of a region. */
+static void passed_at_ends(void) {
+    for (int region = 0; region < 20; region++) {
+#pragma omp parallel
+        {
+            for (int depth = 0; depth < 4; depth++)
+                check(passed_down(depth, region + depth) == region + depth, "copyprivate at each depth");
+            long last[40];
+#pragma omp single copyprivate(last)
+            for (int i = 0; i < 40; i++)
+                last[i] = region;
+            check(last[0] == region && last[39] == region, "copyprivate of an array");
+#pragma omp single copyprivate(last)
+            last[0] = 0;
+        }
+    }
+}
+
 /* Variables of each thread, and copies of them. */
 static void copies(void) {
     int threads = omp_get_max_threads(), sum = 0, *places[64] = {0}, many[5] = {0};
@@ -235,6 +265,7 @@ static void copies(void) {
         sum += kept;
     }
     check(sum == 77 * threads, "their sum");
+    passed_at_ends();
     printf("copies %d\n", kept);
 }
 
@@ -387,6 +418,7 @@ static void cancelled(void) {
     }
     check(count < 9000, "cancelled loops end early");
     check(sections == 0, "a cancelled section ends");
+    passed_at_ends();
     printf("cancelled\n");
 }
 

@@ -14,6 +14,7 @@ use crate::along;
 use crate::context::{self, Context, TeamKind};
 use crate::job::{self, put};
 use crate::loop_calls::Extras;
+use crate::settings::settings;
 use crate::single_numbers;
 use crate::teams;
 
@@ -45,7 +46,9 @@ extern "C-unwind" fn GOMP_single_copy_start() -> *mut c_void {
     job::begun().team.copied.load(Acquire)
 }
 
-/// Passes the data of such a `single` on.
+/// Passes the data of such a `single` on. They are on the calling thread's stack, and the others read them up
+/// to the barrier that follows. A call of it would store there, and take the pages away from them. So the
+/// thread waits for that barrier here, further down.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn GOMP_single_copy_end(data: *mut c_void) {
     let context = context::current();
@@ -56,6 +59,10 @@ extern "C-unwind" fn GOMP_single_copy_end(data: *mut c_void) {
         put!(job::begun().team.copied, data);
         along::send(&along::pages_at(data.addr()));
         teams::barrier(context);
+        // That barrier may be the end of the region, where the threads of a cancelled one do more than wait.
+        if !settings().cancellation {
+            teams::meet_early(context);
+        }
     });
 }
 

@@ -134,6 +134,7 @@ fn take_part(number: u32) {
     let region = unsafe { &*RECORD.load(Acquire) };
     let context = Box::new(Context::in_region(region, number, ptr::null()));
     let function = region.function.load(Relaxed) as usize;
+    context.code.set(function);
     // SAFETY: the region's first thread was given a function of this type.
     let function = unsafe { std::mem::transmute::<usize, Function>(function) };
     context::run_in(&context, || {
@@ -207,7 +208,9 @@ fn fork(outer: &Context, wanted: &Wanted, threads: u32) -> Box<Context> {
     }
     // Behind the meeting: a page that a thread here touches before that does not travel.
     announce(region, threads);
-    Box::new(Context::in_region(region, 0, outer))
+    let context = Context::in_region(region, 0, outer);
+    context.code.set(wanted.function as usize);
+    Box::new(context)
 }
 
 /// Writes a region's record. A region that is like the one in the record changes nothing, so that the nodes
@@ -280,13 +283,25 @@ fn meet_at_end(context: &Context) {
 
 /// The calling thread waits for all of its team.
 pub(crate) fn barrier(context: &Context) {
-    if context.team.get() == TeamKind::OfJob && !context.has_met.take() {
+    if !context.has_met.take() {
+        meet(context);
+    }
+    context.left.set(None);
+    context.barriers.set(context.barriers.get() + 1);
+    context.shares_settled.set(context.shares.get());
+}
+
+/// The calling thread, which has nothing to do up to its next barrier, waits there now.
+pub(crate) fn meet_early(context: &Context) {
+    meet(context);
+    context.has_met.set(true);
+}
+
+fn meet(context: &Context) {
+    if context.team.get() == TeamKind::OfJob {
         if settings().cancellation && context.number.get() == 0 {
             job::begun().team.endings.prepare(context.barriers.get() + 1);
         }
         tasks::barrier(context);
     }
-    context.left.set(None);
-    context.barriers.set(context.barriers.get() + 1);
-    context.shares_settled.set(context.shares.get());
 }
