@@ -307,7 +307,7 @@ impl Sc {
                     self.grant(site, page_id, Access::Read);
                 } else if !page.has_copies() {
                     if page.followers.are_there() {
-                        self.lending.note_rewritten(page_id);
+                        self.note_store(site, page_id);
                     }
                     // No other node has a copy, so a store after this load need not fault.
                     self.grant(site, page_id, Access::Write);
@@ -407,7 +407,7 @@ impl Sc {
         page.vain.note(!page.lent.is_empty());
         if !copyset.is_empty() {
             page.followers = Followers::of(copyset.clone());
-            self.lending.note_rewritten(page_id);
+            self.note_store(site, page_id);
         }
         let page = self.page(site, page_id);
         copyset.append(&mut page.lent);

@@ -1,14 +1,18 @@
 //! Pages that travel with departures from collectives: engines lend all that they can.
 
+use hiroba_base::NodeId;
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options};
 use hiroba_check::engines::engine_of;
 use hiroba_check::litmus::{Litmus, catalogue, followed, lending, order, sequential as racy};
 use hiroba_check::mutant::lending::Mutant;
-use hiroba_check::program::Program;
+use hiroba_check::program::script::{barrier, load, store};
+use hiroba_check::program::{Address, Program, Region};
 use hiroba_check::random_program::{Shape, generate};
 use hiroba_check::sequential::{self, Sequential};
 use hiroba_protocol::{Protocol, WriteTracking};
+use hiroba_trace::Event;
+use hiroba_wire::{Message, Placement};
 
 use crate::planted::{by_litmus, each_is_noticed};
 use crate::sample;
@@ -122,6 +126,40 @@ fn random_programs_behave_as_without_lending() {
                 assert_eq!(convicted(&ended, first.0), None, "{first:?}, {shape:?}, seed {seed}");
             }
         }
+    }
+}
+
+/// Node 0 stores to a page in the first, third and fourth of five phases, and node 1 reads it in the others.
+/// A copy for the fourth phase would be in vain, whose store comes after all the same.
+#[test]
+fn a_page_is_lent_for_the_phases_without_stores() {
+    const STEPS: u64 = 60;
+    let page = Address::word(1, 0);
+    let stores = (0..STEPS).flat_map(|step| {
+        let value = |number| store(page, 3 * step + number);
+        [value(1), barrier(), barrier(), value(2), barrier(), value(3), barrier(), barrier()]
+    });
+    let loads = (0..STEPS)
+        .flat_map(|_| [barrier(), load(page, 0), barrier(), barrier(), barrier(), load(page, 1), barrier()]);
+    let regions =
+        [Region::new(0, 1, 1, Placement::On(NodeId(1))), Region::new(1, 1, 1, Placement::On(NodeId(0)))];
+    let program = Program::new(4, [stores.collect::<Vec<_>>(), loads.collect()]);
+    let program = program.with_regions(regions.to_vec());
+    for first in protocols() {
+        let mut all = 0;
+        for seed in 0..20 {
+            let ended = run_carrying(false, &program, first, seed, None)
+                .unwrap_or_else(|failure| panic!("{first:?}, seed {seed}: {failure}"));
+            assert_eq!(convicted(&ended, first.0), None, "{first:?}, seed {seed}");
+            let is_request = |event: &Event| match event {
+                Event::Sent { kind, .. } => Message::KINDS[usize::from(kind.0)] == "CopiesRequest",
+                _ => false,
+            };
+            let records = &ended.run.nodes[1].records;
+            all += records.iter().filter(|record| is_request(&record.event)).count() as u64;
+        }
+        // Without that, nearly all loads.
+        assert!(all < 20 * STEPS, "{first:?}: {all} requests for {} loads", 20 * 2 * STEPS);
     }
 }
 

@@ -50,7 +50,8 @@
 //!
 //! Copies that a node has requested are not lent, and stay. A page that is written while it is lent, as the
 //! sum of a reduction may be, costs more messages than without lending. So it is then not lent the next 4
-//! times, and if that happens again, not the next 8, 16, … up to 256 times.
+//! times, and if that happens again, not the next 8, 16, … up to 256 times. Where a page with followers is
+//! written in some phases only, and these have a rhythm (`anticipation/rhythm.rs`), it is lent in the others.
 //!
 //! [`Engine::carry_along`]: crate::Engine::carry_along
 //! [`Engine::carry_up`]: crate::Engine::carry_up
@@ -62,6 +63,7 @@ use hiroba_base::{Access, NodeId, PageId, PageSet, VersionVector};
 
 use super::sending::Word;
 use super::{Page, Sc};
+use crate::anticipation::rhythm::Rhythm;
 use crate::coherence::{Coherence, Site};
 use crate::{Effect, PageToSend};
 
@@ -72,12 +74,16 @@ const FOLLOWED_PAGES_MAX: usize = 8;
 /// The maximum length of such a page.
 const PAGE_BYTES_MAX: u32 = 16 << 10;
 
-/// How often a page must not be lent, because it was written while it was lent.
+/// When a page must not be lent, because threads of its lender store to it meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Vain {
-    /// How often it must not be, the next time that happens.
+    /// How often it must not be, the next time that it was written while it was lent.
     interval: u32,
     left: u32,
+    /// The last phase in which threads here have stored to it, by the number of the collective before, and
+    /// the distances between such phases.
+    stored_in: Option<u64>,
+    stores: Rhythm,
 }
 
 const INTERVAL_MIN: u32 = 4;
@@ -92,11 +98,31 @@ impl Vain {
         }
     }
 
-    /// Returns true if the page may be lent this time.
-    fn permits(&mut self) -> bool {
+    /// Notes a store in this phase.
+    fn note_store(&mut self, phase: u64) {
+        if let Some(before) = self.stored_in.replace(phase).filter(|before| *before < phase) {
+            self.stores.note(phase - before);
+        }
+    }
+
+    /// Returns when a store is expected in this phase or a later one, if stores have a rhythm in which some
+    /// phases have none.
+    fn next_store(&self, phase: u64) -> Option<u64> {
+        let is_in_each = self.stores.is_steady() && self.stores.latest() == Some(1);
+        let next = self.stored_in?.checked_add(self.stores.next()?)?;
+        (!is_in_each && next >= phase).then_some(next)
+    }
+
+    /// Returns true if the page may be lent for this phase.
+    fn permits(&mut self, phase: u64) -> bool {
         let may = self.left == 0;
         self.left = self.left.saturating_sub(1);
-        may
+        self.next_store(phase).map_or(may, |next| next > phase)
+    }
+
+    /// Notes that the page has not been written while it was lent.
+    fn note_kept(&mut self) {
+        (self.interval, self.left) = (0, 0);
     }
 }
 
@@ -132,6 +158,8 @@ pub(super) struct Lending {
     prepared_again: PageSet,
     /// Lender: pages that have followers, and that threads here have stored to since they were last lent.
     rewritten: PageSet,
+    /// True while all other nodes wait at the collective of which this node is the root.
+    are_others_here: bool,
     /// Lender: pages of which copies are lent, or were until the last departure.
     lent: PageSet,
     ended: PageSet,
@@ -183,9 +211,10 @@ impl Lending {
         self.borrowed.remove(&page);
     }
 
-    /// Notes that a thread here stores to a page that has followers.
-    pub(super) fn note_rewritten(&mut self, page: PageId) {
+    /// Notes that a thread here stores to a page that has followers. Returns true if others are in a phase.
+    pub(super) fn note_rewritten(&mut self, page: PageId) -> bool {
         self.rewritten.insert(page);
+        !self.are_others_here
     }
 
     /// Notes a lent copy that has come.
@@ -261,7 +290,17 @@ impl Sc {
         for page_id in pages.iter() {
             let is_short = site.page_bytes(page_id) <= PAGE_BYTES_MAX;
             if is_short && self.pages.contains_key(&page_id) && self.may_lend(site, page_id) {
-                if !self.page(site, page_id).vain.permits() && !site.carries_all {
+                let phase = site.collectives_done + 1;
+                let page = self.page(site, page_id);
+                if !page.vain.permits(phase) && !site.carries_all {
+                    // To learn whether a store that is expected comes.
+                    let page = self.page(site, page_id);
+                    if page.vain.next_store(phase) == Some(phase)
+                        && page.followers.are_there()
+                        && page.access == Access::Write
+                    {
+                        self.protect(site, page_id, Access::Read);
+                    }
                     continue;
                 }
                 if self.page(site, page_id).access > Access::None {
@@ -306,8 +345,17 @@ impl Sc {
         site.out.extend(sent.into_iter().map(|(to, pages)| Effect::SendPages { to, pages }));
     }
 
+    /// Notes that a thread here stores to a page that other nodes have requested copies of.
+    pub(super) fn note_store(&mut self, site: &mut Site, page_id: PageId) {
+        if self.lending.note_rewritten(page_id) {
+            let phase = site.collectives_done;
+            self.page(site, page_id).vain.note_store(phase);
+        }
+    }
+
     /// Notes that all other nodes have given back what this node has lent, and lets threads store there.
     pub(super) fn regain_lent(&mut self, site: &mut Site) {
+        self.lending.are_others_here = true;
         self.end_loans(site);
         self.regain_ended(site);
     }
@@ -318,7 +366,7 @@ impl Sc {
         for page_id in ended.iter() {
             let page = self.page(site, page_id);
             if !std::mem::take(&mut page.lent).is_empty() {
-                page.vain = Vain::default();
+                page.vain.note_kept();
             }
         }
         self.lending.ended.extend(&ended);
@@ -358,6 +406,7 @@ impl Sc {
     /// Gives threads access to the copies that have come with the departure, whose notices this node knows
     /// now. A page whose lent copies have been given back is only here.
     pub(super) fn begin_with(&mut self, site: &mut Site) {
+        self.lending.are_others_here = false;
         self.regain_ended(site);
         self.lending.returned.swap(0, 1);
         self.lending.returned[0].clear();
