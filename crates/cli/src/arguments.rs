@@ -389,8 +389,8 @@ struct TrackingArguments {
     write_tracking: Option<String>,
     /// Report bytes that two nodes wrote, or that one wrote and one read, without synchronisation, with the
     /// lines of the program (build it with -g). Every byte stored is seen; of loads, only a node's first
-    /// access to a page after a synchronisation. With --pthread, blocks and static variables of 128 KiB and
-    /// more are searched
+    /// access to a page after a synchronisation. Of executables, blocks and static variables of 128 KiB
+    /// and more are searched, with OpenMP 32 KiB
     #[arg(long)]
     races: bool,
 }

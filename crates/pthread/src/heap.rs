@@ -4,6 +4,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
+use crate::above::has_library_above;
 use crate::alone;
 use crate::control;
 use crate::face;
@@ -59,7 +60,15 @@ pub(crate) fn set_errno(errno: c_int) {
 
 /// The length from which on a block is long: it has pages of its own, which under `--protocol hlrc` that
 /// protocol keeps coherent. The C library also begins at this length to give blocks pages of their own.
-pub(crate) const LONG_BYTES: usize = 128 << 10;
+const LONG_BYTES: usize = 128 << 10;
+
+/// The same in programs of OpenMP: there threads share arrays rather than small objects.
+const LONG_BYTES_OF_TEAMS: usize = 32 << 10;
+
+/// Returns the length from which on a block or a static variable is long.
+pub(crate) fn long_bytes() -> usize {
+    if has_library_above() { LONG_BYTES_OF_TEAMS } else { LONG_BYTES }
+}
 
 /// The length from which on a block that `main` allocates while it runs alone is homed on all nodes, because
 /// threads of all nodes will use it.
@@ -69,7 +78,7 @@ const PLACED_BYTES: usize = 512 << 10;
 pub(crate) fn allocate(align: usize, bytes: usize, is_zero: bool) -> *mut c_void {
     let (align, bytes) = (align.max(ALIGN), bytes.max(1));
     let block = privately(|| match bytes {
-        LONG_BYTES.. => {
+        _ if bytes >= long_bytes() => {
             control::note_long_block();
             let for_all = c_int::from(bytes >= PLACED_BYTES && alone::is_main_alone());
             face::hiroba_long_alloc(align, bytes, c_int::from(is_zero), for_all)

@@ -1,7 +1,7 @@
 //! The program's large static arrays, which have the protocol of its long blocks.
 //!
 //! The symbol tables of the executable and of its libraries tell where each variable lies, and how long it
-//! is. Whole pages inside variables of 128 KiB and more are *long*; pages that also contain anything else are
+//! is. Whole pages inside variables of a certain length are *long* (`heap.rs`); pages with anything else are
 //! short memory, as all other data are. Without a symbol table, nothing is long.
 //!
 //! Instructions that operate atomically on a fixed address are not replaced. So each page that one of them
@@ -19,7 +19,7 @@ use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object as _, ObjectSymbol, ReadCache, SymbolKind};
 
 use crate::face::{self, DataPart};
-use crate::heap::LONG_BYTES;
+use crate::heap::long_bytes;
 use crate::saying;
 
 /// The maximum number of long parts of all data. The shortest ones beyond that are short memory.
@@ -56,14 +56,14 @@ pub(crate) fn find<'a>(
     let _ = LONG.set(runs);
 }
 
-/// Returns where an executable or library has variables of 128 KiB and more.
+/// Returns where an executable or library has long variables.
 fn large_variables(path: &str, bias: usize) -> Vec<Range<usize>> {
     let Ok(file) = File::open(path) else { return Vec::new() };
     let cache = ReadCache::new(file);
     let Ok(file) = ElfFile64::<LittleEndian, _>::parse(&cache) else { return Vec::new() };
     let symbols = file.symbols().chain(file.dynamic_symbols());
     let is_large = |symbol: &object::read::elf::ElfSymbol64<'_, '_, _, _>| {
-        symbol.kind() == SymbolKind::Data && !symbol.is_undefined() && symbol.size() >= LONG_BYTES as u64
+        symbol.kind() == SymbolKind::Data && !symbol.is_undefined() && symbol.size() >= long_bytes() as u64
     };
     symbols
         .filter(is_large)

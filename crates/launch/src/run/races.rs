@@ -94,8 +94,9 @@ impl RaceLog {
         ];
         if of_executable {
             lines.push(
-                "of this executable only blocks and static variables of 128 KiB and more are searched; what it \
-                 keeps elsewhere may also order accesses that race (docs/EXECUTABLES.md)"
+                "of this executable only long blocks and static variables are searched (of 128 KiB and more, or \
+                 32 KiB with OpenMP); what it keeps elsewhere may also order accesses that race \
+                 (docs/EXECUTABLES.md)"
                     .to_owned(),
             );
         }
@@ -272,7 +273,7 @@ mod tests {
         assert!(details[3].starts_with("nodes 2, 3 did not leave"), "{details:?}");
         let (_, details) = log.summary(2, true);
         assert!(
-            details[2].starts_with("of this executable only blocks and static variables of 128 KiB"),
+            details[2].starts_with("of this executable only long blocks and static variables are searched"),
             "{details:?}"
         );
         let (alone, details) = log.summary(1, false);

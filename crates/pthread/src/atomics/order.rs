@@ -34,7 +34,7 @@ pub(super) fn order_everywhere() {
     }
     if let Some(node) = privately(missing) {
         saying::fatal(&format!(
-            "expected node {node} to order its fetches of blocks of 128 KiB and more within {} s, got no answer; \
+            "expected node {node} to order its fetches of long blocks within {} s, got no answer; \
              look at what that node does with 'hiroba run --debug {node}', or use --protocol sc",
             PATIENCE.tv_sec
         ));
