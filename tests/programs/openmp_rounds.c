@@ -56,6 +56,19 @@ static void sums(int count) {
     }
 }
 
+/* A region that adds to two variables of its caller. */
+static void two_sums(int count) {
+    for (int i = 0; i < count; i++) {
+        double sum = 0, square = 0;
+#pragma omp parallel for reduction(+ : sum, square)
+        for (int j = 0; j < 100; j++) {
+            sum += j;
+            square += (double)j * j;
+        }
+        total += (long)(sum + square);
+    }
+}
+
 /* A single whose result all threads get. */
 static void copies(int count) {
 #pragma omp parallel firstprivate(count)
@@ -105,13 +118,40 @@ static void reductions(int count) {
     }
 }
 
+/* Of a real number, which no instruction adds to. */
+static void real_reductions(int count) {
+    static double real;
+#pragma omp parallel firstprivate(count)
+    for (int i = 0; i < count; i++) {
+#pragma omp for reduction(+ : real)
+        for (int j = 0; j < 100; j++)
+            real += j;
+    }
+    total = (long)real;
+}
+
+/* All threads read the sum behind the barrier. */
+static void read_reductions(int count) {
+#pragma omp parallel firstprivate(count)
+    for (int i = 0; i < count; i++) {
+#pragma omp for reduction(+ : total)
+        for (int j = 0; j < 100; j++)
+            total += j;
+        if (total < 4950)
+            abort();
+#pragma omp barrier
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(int);
     } constructs[] = {{"regions", regions},   {"pairs", pairs},           {"arguments", arguments},
                       {"sums", sums},         {"barriers", barriers},     {"singles", singles},
-                      {"copies", copies},     {"criticals", criticals},   {"reductions", reductions}};
+                      {"copies", copies},     {"criticals", criticals},   {"reductions", reductions},
+                      {"two_sums", two_sums}, {"real_reductions", real_reductions},
+                      {"read_reductions", read_reductions}};
     for (size_t i = 0; argc == 3 && i < sizeof constructs / sizeof *constructs; i++) {
         if (strcmp(argv[1], constructs[i].name) == 0) {
             constructs[i].run(atoi(argv[2]));

@@ -70,11 +70,12 @@ pub(crate) struct Context {
     pub(crate) interrupted: RefCell<Vec<(Running, Settings)>>,
     /// How many barriers the team has passed.
     pub(crate) barriers: Cell<u64>,
-    /// True if what it waits for at its next barrier has happened in a reduction (`gathering.rs`).
+    /// True if what it waits for at its next barrier has happened: in a reduction (`gathering.rs`), or in a
+    /// `single` whose data it has passed on.
     pub(crate) has_met: Cell<bool>,
     /// Set while it adds the values of such a reduction: whether the end of that is the next barrier.
     pub(crate) gathered: Cell<Option<bool>>,
-    /// Where the code of its region begins, in programs for LLVM's library.
+    /// Where the code of its region begins.
     pub(crate) code: Cell<usize>,
     /// Which team of a league it is in, and how many there are.
     pub(crate) team_number: Cell<u32>,

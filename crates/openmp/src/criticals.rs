@@ -1,7 +1,9 @@
 //! `critical`, and `atomic` where no instruction will do.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 
+use crate::face;
 use crate::job;
 use crate::runtime::{Lock, in_program};
 
@@ -38,7 +40,72 @@ macro_rules! pairs {
 
 pairs! {
     GOMP_critical_start GOMP_critical_end critical;
-    GOMP_atomic_start GOMP_atomic_end atomic;
+}
+
+thread_local! {
+    /// True while the calling thread leaves out what such code updates: another one will execute it.
+    static LEAVES_OUT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Begins code that one thread runs at a time, for long atomic operations and for reductions of several
+/// variables. Passes on the registers that calls preserve, and the stack pointer, behind the call. Returns
+/// behind the code if the thread leaves it out (`updates.rs`).
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn GOMP_atomic_start() {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "endbr64",
+        "sub rsp, 136",
+        ".cfi_adjust_cfa_offset 136",
+        "mov [rsp + 24], rbx",
+        "lea rax, [rsp + 144]",
+        "mov [rsp + 32], rax",
+        "mov [rsp + 40], rbp",
+        "mov [rsp + 96], r12",
+        "mov [rsp + 104], r13",
+        "mov [rsp + 112], r14",
+        "mov [rsp + 120], r15",
+        "mov rdi, [rsp + 136]",
+        "mov rsi, rsp",
+        "call {start}",
+        "test rax, rax",
+        "je 2f",
+        "mov [rsp + 136], rax",
+        "2:",
+        "add rsp, 136",
+        ".cfi_adjust_cfa_offset -136",
+        "ret",
+        ".cfi_endproc",
+        start = sym start_atomic,
+    );
+}
+
+/// Returns where the thread goes on, 0 if there is nothing to leave out.
+///
+/// # Safety
+/// `general` are the thread's registers at `at`.
+unsafe extern "C-unwind" fn start_atomic(at: usize, general: *const [u64; 16]) -> usize {
+    // SAFETY: the caller's.
+    let resume = unsafe { face::hiroba_leave_section(at, general) };
+    LEAVES_OUT.set(resume != 0);
+    if resume == 0 {
+        lock_atomic();
+    }
+    resume
+}
+
+/// Begins such code without leaving it out.
+pub(crate) fn lock_atomic() {
+    of_job(|job| &job.team.atomic).into_iter().for_each(Lock::lock);
+}
+
+/// Ends it.
+#[unsafe(no_mangle)]
+pub(crate) extern "C-unwind" fn GOMP_atomic_end() {
+    if !LEAVES_OUT.take() {
+        of_job(|job| &job.team.atomic).into_iter().for_each(Lock::unlock);
+    }
 }
 
 /// Begins code that one thread runs at a time, among all code of the same name.

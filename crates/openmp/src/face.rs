@@ -30,6 +30,10 @@ unsafe extern "C" {
     pub fn hiroba_carry_up(pages: *const usize, count: usize);
     /// Waits on node 0 until the other nodes have come to the next barrier; see there.
     pub safe fn hiroba_await_others() -> c_int;
+    /// Has bytes travel with this node's arrival at the next barrier, at most as many as below; see there.
+    pub fn hiroba_contribute(bytes: *const u8, count: usize);
+    /// See there.
+    pub safe fn hiroba_contribution_bytes_max() -> usize;
     /// Notes that the calling thread waits; see `executables.rs` of the C face.
     pub safe fn hiroba_begin_wait(is_idle: c_int);
     /// Notes that this wait is over.
@@ -39,6 +43,15 @@ unsafe extern "C" {
 }
 
 unsafe extern "C-unwind" {
+    /// Waits for all nodes, and on node 0 looks at what they have contributed; see `executables.rs` of the C
+    /// face.
+    pub fn hiroba_barrier_combining(visit: unsafe extern "C-unwind" fn(c_int, *const u8, usize));
+    pub fn hiroba_take_updates(
+        take: unsafe extern "C-unwind" fn(*const u64, usize, usize, usize) -> c_int,
+        section_end: usize,
+    );
+    pub fn hiroba_leave_section(at: usize, general: *const [u64; 16]) -> usize;
+    pub fn hiroba_execute_update(words: *const u64, count: usize);
     pub fn hiroba_privately(work: unsafe extern "C-unwind" fn(*mut c_void), argument: *mut c_void);
     pub safe fn hiroba_fence();
     pub safe fn hiroba_follows(at: usize, function: usize, region: usize) -> c_int;

@@ -12,6 +12,7 @@ use crate::offers::Reductions;
 use crate::records::{Group, Queue};
 use crate::runtime::Lock;
 use crate::sites::Sites;
+use crate::updates::Claims;
 use crate::work::{RING, Share};
 
 /// Stores a value that is not there yet: a store takes the page away from other nodes, even if it changes
@@ -102,6 +103,7 @@ pub(crate) struct Job {
     pub(crate) team: Team,
     pub(crate) tasks: Queue,
     pub(crate) reductions: Reductions,
+    pub(crate) claims: Claims,
     pub(crate) shares: [Share; RING],
     pub(crate) sites: Sites,
     pub(crate) literals: Literals,

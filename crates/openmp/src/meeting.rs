@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering
 
 use crate::job;
 use crate::runtime::{self, Wait};
+use crate::updates;
 
 /// Where threads of one node wait for each other. Private to the process.
 #[derive(Debug, Default)]
@@ -109,7 +110,7 @@ pub(crate) fn meet_team(threads: u32) {
     if threads <= per_node {
         OF_TEAM.meet(here, || {});
     } else if threads.div_ceil(per_node) == job::nodes() {
-        OF_TEAM.meet(here, runtime::meet_nodes);
+        OF_TEAM.meet(here, updates::meet_nodes);
     } else {
         meet_by_lock(threads);
     }

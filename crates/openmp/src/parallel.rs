@@ -159,7 +159,7 @@ newer! {
 
 /// `barrier`.
 #[unsafe(no_mangle)]
-extern "C-unwind" fn GOMP_barrier() {
+pub(crate) extern "C-unwind" fn GOMP_barrier() {
     teams::barrier(context::current());
 }
 

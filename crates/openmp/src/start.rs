@@ -9,6 +9,7 @@ use crate::places;
 use crate::runtime;
 use crate::settings::settings;
 use crate::teams;
+use crate::updates;
 
 /// Called by the library of pthreads on every node alike, when the program's memory is shared and before
 /// anything of the program runs.
@@ -29,6 +30,7 @@ extern "C" fn hiroba_prepare_above() {
         places::bind(0);
     }
     set_clock();
+    updates::prepare();
     face::hiroba_barrier();
     teams::grow(job::places());
 }

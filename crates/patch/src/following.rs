@@ -31,41 +31,12 @@ const BYTES_MAX: usize = 15;
 /// constants and on the call's result alone. Then all threads go the same way. Other instructions may use
 /// registers and the function's frame, and load from elsewhere what the next call discards.
 pub fn following(image: &Image<'_>, function: &Function, at: u64) -> Following {
-    let mut walk = Walk {
-        has_frame_pointer: has_frame_pointer(image, function),
-        registers: vec![(Register::RAX, 0)],
-        slots: Vec::new(),
-        compared: None,
-        factory: InstructionInfoFactory::new(),
-    };
-    let mut at = at;
-    for _ in 0..STEPS_MAX {
-        let Some(instruction) = decode(image, at).filter(|_| function.code.contains(&at)) else {
-            break;
-        };
-        at = instruction.next_ip();
-        match instruction.flow_control() {
-            FlowControl::Return => return Following::Return,
-            FlowControl::Call | FlowControl::IndirectCall => return called(image, &instruction),
-            FlowControl::UnconditionalBranch => {
-                at = instruction.near_branch_target();
-                if !function.code.contains(&at) {
-                    return called(image, &instruction);
-                }
-            }
-            FlowControl::ConditionalBranch => match walk.branches(&instruction) {
-                Some(true) => at = instruction.near_branch_target(),
-                Some(false) => {}
-                None => break,
-            },
-            FlowControl::Next if walk.step(&instruction) => {}
-            _ => break,
-        }
-    }
-    Following::Unknown
+    let mut walk = Walk::new(image, function);
+    walk.registers.push((Register::RAX, 0));
+    walk.follow(image, function, at, None)
 }
 
-fn decode(image: &Image<'_>, at: u64) -> Option<Instruction> {
+pub(crate) fn decode(image: &Image<'_>, at: u64) -> Option<Instruction> {
     let bytes = (1..=BYTES_MAX).rev().find_map(|count| image.bytes(at, count))?;
     let instruction = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE).decode();
     (!instruction.is_invalid()).then_some(instruction)
@@ -113,8 +84,11 @@ fn called(image: &Image<'_>, instruction: &Instruction) -> Following {
 }
 
 /// What is known on the way.
-struct Walk {
+pub(crate) struct Walk {
     has_frame_pointer: bool,
+    /// Registers and flags that must not be read: others execute what they were for.
+    stale: Vec<Register>,
+    stale_flags: u32,
     /// The lower halves of registers.
     registers: Vec<(Register, u32)>,
     /// Words of 4 bytes in the frame.
@@ -127,11 +101,117 @@ struct Walk {
 /// A place in the frame: a register and the distance from what it contains.
 type Place = (Register, u64);
 
+/// The registers that a function may change.
+const LOST: [Register; 9] = [
+    Register::RAX,
+    Register::RCX,
+    Register::RDX,
+    Register::RSI,
+    Register::RDI,
+    Register::R8,
+    Register::R9,
+    Register::R10,
+    Register::R11,
+];
+
 impl Walk {
+    fn new(image: &Image<'_>, function: &Function) -> Walk {
+        Walk {
+            has_frame_pointer: has_frame_pointer(image, function),
+            stale: Vec::new(),
+            stale_flags: 0,
+            registers: Vec::new(),
+            slots: Vec::new(),
+            compared: None,
+            factory: InstructionInfoFactory::new(),
+        }
+    }
+
+    /// A walk behind an update that another thread executes, which changes these registers and flags.
+    pub(crate) fn behind_update(
+        image: &Image<'_>,
+        function: &Function,
+        changed: Vec<Register>,
+        flags: u32,
+    ) -> Walk {
+        Walk { stale: changed, stale_flags: flags, ..Walk::new(image, function) }
+    }
+
+    /// Returns true if no register is stale that a function preserves for its caller.
+    pub(crate) fn keeps_for_caller(&self) -> bool {
+        self.stale.iter().all(|register| !register.is_gpr() || LOST.contains(register))
+    }
+
+    /// Returns what follows in a function from `at` on. If there is a `passed`, it first passes a call of which
+    /// that returns true.
+    pub(crate) fn follow(
+        &mut self,
+        image: &Image<'_>,
+        function: &Function,
+        at: u64,
+        mut passed: Option<&dyn Fn(Following) -> bool>,
+    ) -> Following {
+        let mut at = at;
+        for _ in 0..STEPS_MAX {
+            let Some(instruction) = decode(image, at).filter(|_| function.code.contains(&at)) else {
+                break;
+            };
+            at = instruction.next_ip();
+            match instruction.flow_control() {
+                FlowControl::Return if passed.is_none() => return Following::Return,
+                FlowControl::Call | FlowControl::IndirectCall => {
+                    let called = called(image, &instruction);
+                    match passed.take() {
+                        None => return called,
+                        Some(passes) if passes(called) => self.forget_lost(),
+                        Some(_) => break,
+                    }
+                }
+                FlowControl::UnconditionalBranch => {
+                    at = instruction.near_branch_target();
+                    if !function.code.contains(&at) {
+                        let called = called(image, &instruction);
+                        return match passed {
+                            None => called,
+                            // It returns to this function's caller.
+                            Some(passes) if passes(called) => Following::Return,
+                            Some(_) => Following::Unknown,
+                        };
+                    }
+                }
+                FlowControl::ConditionalBranch => match self.branches(&instruction) {
+                    Some(true) => at = instruction.near_branch_target(),
+                    Some(false) => {}
+                    None => break,
+                },
+                FlowControl::Next if self.step(&instruction) => {}
+                _ => break,
+            }
+        }
+        Following::Unknown
+    }
+
+    /// Forgets what does not survive a call.
+    fn forget_lost(&mut self) {
+        self.registers.retain(|(known, _)| !LOST.contains(known));
+        self.stale.retain(|register| register.is_gpr() && !LOST.contains(register));
+        self.stale_flags = 0;
+        self.compared = None;
+    }
+
+    /// Returns true if the instruction reads what is stale.
+    fn reads_stale(&mut self, instruction: &Instruction) -> bool {
+        let reads = |access| !matches!(access, OpAccess::None | OpAccess::NoMemAccess | OpAccess::Write);
+        let info = self.factory.info(instruction);
+        let mut read = info.used_registers().iter().filter(|used| reads(used.access()));
+        let is_stale = read.any(|used| self.stale.contains(&used.register().full_register()));
+        is_stale || instruction.rflags_read() & self.stale_flags != 0
+    }
+
     /// Follows an instruction. Returns false if it may do what other threads notice.
     fn step(&mut self, instruction: &Instruction) -> bool {
         let info = self.factory.info(instruction).clone();
-        if instruction.has_lock_prefix() || !self.is_private(&info) {
+        if instruction.has_lock_prefix() || !self.is_private(&info) || self.reads_stale(instruction) {
             return false;
         }
         let result = self.result(instruction);
@@ -157,17 +237,6 @@ impl Walk {
     /// Returns true if the instruction only stores to the frame, and loads from elsewhere only what does not
     /// survive the next call.
     fn is_private(&self, info: &InstructionInfo) -> bool {
-        const LOST: [Register; 9] = [
-            Register::RAX,
-            Register::RCX,
-            Register::RDX,
-            Register::RSI,
-            Register::RDI,
-            Register::R8,
-            Register::R9,
-            Register::R10,
-            Register::R11,
-        ];
         let is_touched = |memory: &&UsedMemory| memory.access() != OpAccess::NoMemAccess;
         info.used_memory().iter().filter(is_touched).all(|memory| {
             let is_load = matches!(memory.access(), OpAccess::Read | OpAccess::CondRead);
@@ -244,11 +313,15 @@ impl Walk {
     }
 
     fn forget_changed(&mut self, instruction: &Instruction, info: &InstructionInfo) {
+        self.stale_flags &= !instruction.rflags_modified();
         for used in info.used_registers() {
             if matches!(used.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess) {
                 continue;
             }
             let full = used.register().full_register();
+            // A part of 4 bytes or more takes the rest along.
+            let is_whole = used.register().size() >= 4 && used.access() == OpAccess::Write;
+            self.stale.retain(|stale| *stale != full || !is_whole);
             self.registers.retain(|(known, _)| *known != full);
             self.slots.retain(|((base, _), _)| *base != full);
         }

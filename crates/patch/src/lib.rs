@@ -25,11 +25,13 @@ mod pages;
 mod plan;
 mod spinning;
 mod survey;
+mod updates;
 
 pub use following::{Following, following};
 pub use frames::{Function, Image, functions};
 pub use linkage::{TableJump, table_jumps};
 pub use pages::whole_pages;
-pub use plan::{Patch, PlaceTable, Places, Plan};
+pub use plan::{Patch, PlaceTable, Places, Plan, SKIPPED_BYTES};
 pub use spinning::{Loop, loop_around};
 pub use survey::{Kind, Site, Survey};
+pub use updates::{STACK_WORDS, State, Update};

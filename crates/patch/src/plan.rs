@@ -29,7 +29,16 @@ pub struct Places {
     pub begin: u64,
     /// A function that ends it, and preserves them, too.
     pub end: u64,
+    /// A function that is called at each update of the survey, with its number below the return address, and
+    /// preserves all. If another node will execute the update, it returns [`SKIPPED_BYTES`] behind that
+    /// address. 0 if there is none.
+    pub put_off: u64,
+    /// The number of the survey's first update.
+    pub first_update: u32,
 }
+
+/// How far behind its return address a function returns where an update is to be left out.
+pub const SKIPPED_BYTES: usize = JUMP_BYTES;
 
 /// The number of entries of a [`PlaceTable`].
 const ENTRIES: usize = 1 << 16;
@@ -82,6 +91,8 @@ pub struct Plan {
     pub patches: Vec<Patch>,
     /// Sites with a trap (`ud2`) and the addresses of their stubs, by ascending address.
     pub traps: Vec<(u64, u64)>,
+    /// The addresses of the updates, by their numbers.
+    pub updates: Vec<u64>,
     /// The number of sites that could not be replaced.
     pub failed: usize,
 }
@@ -121,8 +132,12 @@ const SHORT_JUMP: u8 = 0xeb;
 const CALL_THROUGH: [u8; 2] = [0xff, 0x15];
 const TRAP: [u8; 2] = [0x0f, 0x0b];
 const NOP: u8 = 0x90;
-/// The pointers to the two functions, at the beginning of the stubs.
-const HEAD_BYTES: usize = 16;
+/// The pointers to the three functions, at the beginning of the stubs.
+const HEAD_BYTES: usize = 24;
+const PUT_OFF: u64 = 16;
+const PUSH: u8 = 0x68;
+/// `lea rsp, [rsp + 136]`: over a pushed number and the red zone.
+const UNSKIP_NUMBER: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x88, 0, 0, 0];
 
 impl Plan {
     /// Returns the code for the sites of a survey, with stubs that begin at `stubs_at`. That is within 2 GiB
@@ -131,15 +146,19 @@ impl Plan {
         let mut plan = Plan::default();
         plan.stubs.extend(places.begin.to_le_bytes());
         plan.stubs.extend(places.end.to_le_bytes());
+        plan.stubs.extend(places.put_off.to_le_bytes());
         debug_assert_eq!(plan.stubs.len(), HEAD_BYTES);
         for site in &survey.sites {
             let stub_at = stubs_at + plan.stubs.len() as u64;
             let writer = Writer { head: stubs_at, at: stub_at, places, code: Vec::new() };
-            let written = writer.stub(image, site);
+            let number = places.first_update + plan.updates.len() as u32;
+            let resume = resume_of(site).filter(|_| places.put_off != 0);
+            let written = writer.stub(image, site, resume.as_ref().map(|resume| (number, resume)));
             let Some(stub) = written else {
-                plan.failed += 1;
+                plan.failed += usize::from(!site.is_on_statics());
                 continue;
             };
+            plan.updates.extend(resume.map(|_| site.address()));
             plan.stubs.extend(stub);
             let bytes = if site.bytes() >= JUMP_BYTES {
                 let mut bytes = jump(site.address(), stub_at);
@@ -152,6 +171,23 @@ impl Plan {
             plan.patches.push(Patch { address: site.address(), bytes });
         }
         plan
+    }
+}
+
+/// Where a thread goes on that leaves the site's update out.
+enum Resume {
+    /// At the successors that the stub has taken along.
+    Successors,
+    /// At this address behind the site.
+    At(u64),
+}
+
+fn resume_of(site: &Site) -> Option<Resume> {
+    let resume = site.update.as_ref()?.resume;
+    let end = site.address() + site.bytes() as u64;
+    match resume == site.instructions[0].next_ip() {
+        true => Some(Resume::Successors),
+        false => (resume >= end || resume < site.address()).then_some(Resume::At(resume)),
     }
 }
 
@@ -186,16 +222,26 @@ impl Writer<'_> {
         self.code.extend(offset.to_le_bytes());
     }
 
-    /// Returns the code, or `None` if an instruction cannot be moved.
-    fn stub(mut self, image: &Image<'_>, site: &Site) -> Option<Vec<u8>> {
+    /// Returns the code, or `None` if an instruction cannot be moved. `update` is the number of the update that
+    /// the site begins, if it is one, and where a thread goes on that leaves it out.
+    fn stub(mut self, image: &Image<'_>, site: &Site, update: Option<(u32, &Resume)>) -> Option<Vec<u8>> {
         let first = &site.instructions[0];
         let instruction = image.bytes(first.ip(), first.len())?;
-        self.code.extend(SKIP_RED_ZONE);
-        self.code.push(PUSH_RCX);
-        self.code.push(PUSH_RDX);
-        match site.kind {
-            Kind::Operation => self.operate(first, instruction)?,
-            Kind::Fence => self.order(instruction)?,
+        let left_out = update.and_then(|(number, resume)| self.put_off(number, resume));
+        if site.is_on_statics() {
+            let block = InstructionBlock::new(&site.instructions[..1], self.here());
+            self.code.extend(BlockEncoder::encode(64, block, BlockEncoderOptions::NONE).ok()?.code_buffer);
+        } else {
+            self.code.extend(SKIP_RED_ZONE);
+            self.code.push(PUSH_RCX);
+            self.code.push(PUSH_RDX);
+            match site.kind {
+                Kind::Operation => self.operate(first, instruction)?,
+                Kind::Fence => self.order(instruction)?,
+            }
+        }
+        if let Some(left_out) = left_out {
+            self.land_far(left_out)?;
         }
         let successors = &site.instructions[1..];
         if !successors.is_empty() {
@@ -205,6 +251,25 @@ impl Writer<'_> {
         let next = site.address() + site.bytes() as u64;
         self.code.extend(jump(self.here(), next));
         Some(self.code)
+    }
+
+    /// Leaves an update out if another node will execute it. Returns the place of a jump that leads behind the
+    /// operation if the thread goes on there.
+    fn put_off(&mut self, number: u32, resume: &Resume) -> Option<usize> {
+        self.code.extend(SKIP_RED_ZONE);
+        self.code.push(PUSH);
+        self.code.extend(number.to_le_bytes());
+        self.call(PUT_OFF);
+        let mut left_out = UNSKIP_NUMBER.to_vec();
+        let begin = self.here() + JUMP_BYTES as u64;
+        let end = begin + (UNSKIP_NUMBER.len() + JUMP_BYTES) as u64;
+        let jump_at = begin + UNSKIP_NUMBER.len() as u64;
+        left_out.extend(jump(jump_at, if let Resume::At(resume) = resume { *resume } else { end }));
+        self.code.extend(jump(self.here(), end));
+        self.code.extend(left_out);
+        let place = self.code.len() - 4;
+        self.code.extend(UNSKIP_NUMBER);
+        matches!(resume, Resume::Successors).then_some(place)
     }
 
     /// Executes an operation as it is where it is atomic, and otherwise exclusively, or after its place has

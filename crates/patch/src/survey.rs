@@ -6,6 +6,7 @@ use std::ops::Range;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use crate::frames::{Function, Image};
+use crate::updates::Update;
 
 /// What an instruction does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,12 +24,19 @@ pub struct Site {
     pub kind: Kind,
     /// The instruction, and successors that are replaced together with it.
     pub(crate) instructions: Vec<Instruction>,
+    /// The update that it begins, which another node may execute.
+    pub update: Option<Update>,
 }
 
 impl Site {
     /// Returns its address.
     pub fn address(&self) -> u64 {
         self.instructions[0].ip()
+    }
+
+    /// Returns true if it operates on the object's own static variables or on thread-local ones.
+    pub(crate) fn is_on_statics(&self) -> bool {
+        self.kind == Kind::Operation && is_on_statics(&self.instructions[0])
     }
 
     /// Returns the length of the code that is replaced.
@@ -46,7 +54,7 @@ pub struct Survey {
     /// Those to be replaced, by ascending address.
     pub sites: Vec<Site>,
     /// The number of those that operate on the object's own static variables or on thread-local ones, which
-    /// all nodes see at once. They stay as they are.
+    /// all nodes see at once. They stay as they are, but for those that begin updates.
     pub on_statics: usize,
     /// The places of the static variables among them, and of those that such instructions outside all known
     /// functions name, as far as that code can be read.
@@ -62,9 +70,10 @@ pub struct Survey {
 
 impl Survey {
     /// Decodes the functions of an object, which are ordered by address. `code` are all parts of its code.
-    pub fn of(image: &Image<'_>, functions: &[Function], code: &[Range<u64>]) -> Survey {
+    /// Sites that begin updates are looked for if `with_updates`.
+    pub fn of(image: &Image<'_>, functions: &[Function], code: &[Range<u64>], with_updates: bool) -> Survey {
         let mut survey = Survey::default();
-        let mut found: Vec<Vec<Instruction>> = Vec::new();
+        let mut found: Vec<Site> = Vec::new();
         let mut targets = BTreeSet::new();
         let mut whole = Vec::new();
         for function in functions {
@@ -75,21 +84,21 @@ impl Survey {
                 survey.unread += 1;
                 survey.count_outside(image, unread, false);
             }
-            found.extend(survey.take_sites(&whole, read.may_join));
+            let update = |at| with_updates.then(|| Update::by_instruction(image, function, at)).flatten();
+            found.extend(survey.take_sites(&whole, read.may_join, update));
         }
-        for mut instructions in found {
-            let first = instructions[0];
+        for mut site in found {
+            let first = site.instructions[0];
             let is_inside = |range: Range<u64>| targets.range(range).next().is_some();
             if is_inside(first.ip() + 1..first.next_ip()) {
-                survey.entered += 1;
+                survey.entered += usize::from(!site.is_on_statics());
                 continue;
             }
-            let last = instructions[instructions.len() - 1];
-            if instructions.len() > 1 && is_inside(first.next_ip()..last.next_ip()) {
-                instructions.truncate(1);
+            let last = site.instructions[site.instructions.len() - 1];
+            if site.instructions.len() > 1 && is_inside(first.next_ip()..last.next_ip()) {
+                site.instructions.truncate(1);
             }
-            let kind = kind_of(&first).expect("a site was found");
-            survey.sites.push(Site { kind, instructions });
+            survey.sites.push(site);
         }
         for code in code {
             let mut from = code.start;
@@ -103,17 +112,26 @@ impl Survey {
     }
 
     /// Returns the sites among the instructions of a function, each with the successors that a jump needs.
-    fn take_sites(&mut self, all: &[Instruction], may_join: bool) -> Vec<Vec<Instruction>> {
+    fn take_sites(
+        &mut self,
+        all: &[Instruction],
+        may_join: bool,
+        update: impl Fn(u64) -> Option<Update>,
+    ) -> Vec<Site> {
         let mut found = Vec::new();
         let mut next = 0;
         while next < all.len() {
             let (first, place) = (&all[next], next);
             next += 1;
             let Some(kind) = kind_of(first) else { continue };
+            let update = update(first.ip());
             if kind == Kind::Operation && is_on_statics(first) {
                 self.on_statics += 1;
                 self.fixed.extend(fixed_place(first));
-                continue;
+                // It stays as it is otherwise, and is longer than a jump.
+                if update.is_none() || first.len() < JUMP_BYTES {
+                    continue;
+                }
             }
             let mut site = vec![*first];
             if may_join {
@@ -131,7 +149,7 @@ impl Survey {
                 }
             }
             next = place + site.len();
-            found.push(site);
+            found.push(Site { kind, instructions: site, update });
         }
         found
     }

@@ -3,20 +3,29 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use hiroba_patch::{
-    Function, Image, Kind, Loop, PlaceTable, Places, Plan, Survey, functions, loop_around, whole_pages,
+    Function, Image, Kind, Loop, PlaceTable, Places, Plan, Survey, TableJump, functions, loop_around,
+    table_jumps, whole_pages,
 };
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 
 const AT: u64 = 0x40_0000;
 const STUBS: u64 = 0x5000_0000;
-const PLACES: Places =
-    Places { table: 0x1111, ready: 0x5555, is_exclusive: true, fence: 0x2222, begin: 0x3333, end: 0x4444 };
+const PLACES: Places = Places {
+    table: 0x1111,
+    ready: 0x5555,
+    is_exclusive: true,
+    fence: 0x2222,
+    begin: 0x3333,
+    end: 0x4444,
+    put_off: 0,
+    first_update: 0,
+};
 
 fn survey_of(code: &[u8], has_landing_pads: bool) -> (Survey, Plan) {
     let image = Image::new(vec![(AT, code)]);
     let range = AT..AT + code.len() as u64;
     let functions = [Function { code: range.clone(), has_landing_pads }];
-    let survey = Survey::of(&image, &functions, &[range]);
+    let survey = Survey::of(&image, &functions, &[range], false);
     let plan = Plan::of(&image, &survey, STUBS, &PLACES);
     (survey, plan)
 }
@@ -34,7 +43,7 @@ fn a_long_instruction_becomes_a_jump_and_its_stub_leads_back() {
     let (survey, plan) = survey_of(&[0xf0, 0x83, 0x47, 0x08, 0x01, 0xc3], false);
     assert_eq!((survey.sites.len(), survey.sites[0].kind, survey.outside), (1, Kind::Operation, 0));
     assert_eq!((plan.patches.len(), plan.traps.len(), plan.failed), (1, 0, 0));
-    assert_eq!(jump_target(AT, &plan.patches[0].bytes), STUBS + 16, "behind the two pointers");
+    assert_eq!(jump_target(AT, &plan.patches[0].bytes), STUBS + 24, "behind the three pointers");
     let tail = plan.stubs.len() - 5;
     assert_eq!(jump_target(STUBS + tail as u64, &plan.stubs[tail..]), AT + 5);
     let copies = plan.stubs.windows(5).filter(|part| *part == [0xf0, 0x83, 0x47, 0x08, 0x01]).count();
@@ -53,12 +62,12 @@ fn stubs_change_no_flag_before_the_instruction() {
     let image = Image::new(vec![(AT, &code)]);
     let range = AT..AT + code.len() as u64;
     let functions = [Function { code: range.clone(), has_landing_pads: false }];
-    let survey = Survey::of(&image, &functions, &[range]);
+    let survey = Survey::of(&image, &functions, &[range], false);
     for is_exclusive in [true, false] {
         let plan = Plan::of(&image, &survey, STUBS, &Places { is_exclusive, ..PLACES });
         assert_eq!((plan.patches.len(), plan.failed), (3, 0));
-        let head = STUBS + 16;
-        let decoder = Decoder::with_ip(64, &plan.stubs[16..], head, DecoderOptions::NONE);
+        let head = STUBS + 24;
+        let decoder = Decoder::with_ip(64, &plan.stubs[24..], head, DecoderOptions::NONE);
         let all: Vec<Instruction> = decoder.into_iter().collect();
         let is_programs = |it: &Instruction| it.has_lock_prefix() || it.mnemonic() == Mnemonic::Mfence;
         assert_eq!(all.iter().filter(|it| is_programs(it)).count(), if is_exclusive { 6 } else { 4 });
@@ -102,7 +111,7 @@ fn a_short_instruction_takes_its_successors_along() {
     // Where an exception may continue in the middle it is a trap.
     let (_, plan) = survey_of(&code, true);
     assert_eq!(plan.patches[0].bytes, [0x0f, 0x0b]);
-    assert_eq!(plan.traps, [(AT, STUBS + 16)]);
+    assert_eq!(plan.traps, [(AT, STUBS + 24)]);
 }
 
 #[test]
@@ -145,7 +154,7 @@ fn the_places_of_statics_are_known() {
     let whole = AT..AT + code.len() as u64;
     for end in [9, code.len() as u64] {
         let function = Function { code: AT..AT + end, has_landing_pads: false };
-        let mut survey = Survey::of(&image, &[function], std::slice::from_ref(&whole));
+        let mut survey = Survey::of(&image, &[function], std::slice::from_ref(&whole), false);
         survey.fixed.sort_by_key(|place| place.start);
         assert_eq!(survey.fixed, [AT + 0x108..AT + 0x110, 0x123_4560..0x123_4564], "{end}");
         assert_eq!(survey.outside, u32::from(end == 9) as usize, "{end}");
@@ -158,7 +167,7 @@ fn instructions_outside_functions_are_counted() {
     let image = Image::new(vec![(AT, &code)]);
     let known = Function { code: AT..AT + 1, has_landing_pads: false };
     let whole = AT..AT + 5;
-    let survey = Survey::of(&image, &[known], std::slice::from_ref(&whole));
+    let survey = Survey::of(&image, &[known], std::slice::from_ref(&whole), false);
     assert_eq!((survey.sites.len(), survey.outside), (0, 1));
 }
 
@@ -187,6 +196,21 @@ fn functions_are_read_from_the_tables_for_exceptions() {
     }
     image[1] = 0;
     assert!(image_at(&image).is_empty(), "another form is left out");
+}
+
+#[test]
+fn jumps_through_a_table_are_found() {
+    // push [rip + 2]; jmp [rip + 0x2000]; nops; 16: endbr64; jmp [rip + 0x1ff6]; nops; 32: bnd jmp [rip + 0x100]
+    let code = [
+        0xff, 0x35, 2, 0, 0, 0, 0xff, 0x25, 0x00, 0x20, 0, 0, 0x90, 0x90, 0x90, 0x90, 0xf3, 0x0f, 0x1e, 0xfa,
+        0xff, 0x25, 0xf6, 0x1f, 0, 0, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xf2, 0xff, 0x25, 0x00, 0x01, 0, 0,
+    ];
+    let image = Image::new(vec![(AT, &code)]);
+    let table = AT + 0x2010..AT + 0x2020;
+    let jumps = table_jumps(&image, AT..AT + code.len() as u64, &table);
+    let expected = TableJump { distance_at: AT + 22, next: AT + 26, word: AT + 26 + 0x1ff6 };
+    assert_eq!(jumps, [expected], "neither the one before the table nor the one elsewhere");
+    assert!(table_jumps(&image, AT..AT + 100, &table).is_empty(), "a section that is not there");
 }
 
 #[test]

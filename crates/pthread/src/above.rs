@@ -2,6 +2,7 @@
 //! them.
 
 use std::ffi::{c_int, c_void};
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
 
 use crate::atomics;
@@ -10,6 +11,14 @@ use crate::record::Routine;
 use crate::saying;
 use crate::stacks::{in_program, privately};
 use crate::threads;
+
+/// Returns true if that library is there: the program is one of OpenMP.
+pub(crate) fn has_library_above() -> bool {
+    static IS_THERE: OnceLock<bool> = OnceLock::new();
+    // SAFETY: the name is a C string; the call only looks it up.
+    let look = || !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"hiroba_prepare_above".as_ptr()) }.is_null();
+    *IS_THERE.get_or_init(look)
+}
 
 /// Calls `work(argument)` on the calling thread's private stack, where the runtime may be called.
 ///
@@ -57,6 +66,44 @@ unsafe extern "C-unwind" fn hiroba_start_worker(routine: Routine, argument: *mut
 #[unsafe(no_mangle)]
 extern "C-unwind" fn hiroba_follows(at: usize, function: usize, region: usize) -> c_int {
     atomics::follows(at, function, region)
+}
+
+/// Has `take` decide from now on which updates of shared variables threads leave out (`atomics/updates.rs`):
+/// it is called with an update's words, how many there are, the function that the thread calls next, or the
+/// code that it returns from next, and returns 1 if [`hiroba_execute_update`] will be called with the words.
+/// `section_end` ends code that begins with a call of [`hiroba_leave_section`].
+///
+/// # Safety
+/// `take` may be called so in any thread of the program.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn hiroba_take_updates(
+    take: unsafe extern "C-unwind" fn(*const u64, usize, usize, usize) -> c_int,
+    section_end: usize,
+) {
+    atomics::take_updates_with(take, section_end);
+}
+
+/// Returns where the calling thread goes on if it leaves the update at `at` out, or 0 if it must execute it.
+/// `general` are its registers there that calls preserve, by their numbers.
+///
+/// # Safety
+/// These are 16 words, and the stack pointer among them is the thread's.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn hiroba_leave_section(at: usize, general: *const [u64; 16]) -> usize {
+    // SAFETY: the caller's.
+    let general = unsafe { &*general };
+    // SAFETY: the caller's.
+    unsafe { atomics::leave_section(at, general) }
+}
+
+/// Executes an update of the program that a thread of some node has left out.
+///
+/// # Safety
+/// As many words are readable, and are those of an update.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn hiroba_execute_update(words: *const u64, count: usize) {
+    // SAFETY: the caller's.
+    atomics::execute_update(unsafe { std::slice::from_raw_parts(words, count) });
 }
 
 /// Returns 1 if the calling thread is one of the program's and runs the program now, else 0.

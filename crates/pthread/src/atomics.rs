@@ -25,6 +25,7 @@ mod spins;
 mod states;
 mod ticks;
 mod traps;
+mod updates;
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -33,6 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCs
 
 use hiroba_patch::{Following, Image, Patch, PlaceTable, Places, Plan, Survey};
 
+use crate::above::has_library_above;
 use crate::control::{control, note_long_block};
 use crate::face;
 use crate::saying;
@@ -43,6 +45,7 @@ use objects::Object;
 pub(crate) use order::order_here;
 pub(crate) use spins::{exchange_while_waiting, take_tick, watch_caller};
 pub(crate) use traps::{keep_unblocked, takes_over};
+pub(crate) use updates::{execute as execute_update, leave_section, take_with as take_updates_with};
 
 /// For each 4 GiB of the address space: not 0 if long memory may lie there.
 static LONG: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
@@ -56,6 +59,11 @@ fn long_memory(node: i32) -> Option<Range<usize>> {
     let mut bytes = 0;
     let start = face::hiroba_long_memory(node, &raw mut bytes);
     (start != 0).then(|| start..start + bytes)
+}
+
+/// Returns true if long blocks have a protocol of their own in this job.
+pub(crate) fn has_long_memory() -> bool {
+    long_memory(0).is_some()
 }
 
 /// Returns true if the address, whose 4 GiB have long memory, may be in it. Large static variables share
@@ -78,16 +86,22 @@ impl Surveyed {
 }
 
 /// Finds the atomic instructions of the program and of its libraries. Returns nothing if the job leaves them
-/// alone: it has one node, or long blocks have no protocol of their own.
+/// alone: it has one node, or long blocks have no protocol of their own. Then only those count that begin
+/// updates, in a program of OpenMP.
 pub(crate) fn survey() -> Vec<Surveyed> {
-    if face::hiroba_nodes() < 2 || long_memory(0).is_none() {
+    let (has_long, with_updates) = (has_long_memory(), has_library_above());
+    if face::hiroba_nodes() < 2 || !has_long && !with_updates {
         return Vec::new();
     }
     let survey = |object: Object| {
         let image = Image::new(object.readable());
         let functions = hiroba_patch::functions(&image, object.frames as u64);
         let code: Vec<Range<u64>> = object.code().map(|code| code.start as u64..code.end as u64).collect();
-        let survey = Survey::of(&image, &functions, &code);
+        let mut survey = Survey::of(&image, &functions, &code, with_updates);
+        if !has_long {
+            survey.sites.retain(|site| site.update.is_some());
+            (survey.outside, survey.entered) = (0, 0);
+        }
         Surveyed { object, survey }
     };
     objects::of_program().into_iter().map(survey).collect()
@@ -108,23 +122,37 @@ pub(crate) fn replace(surveyed: Vec<Surveyed>) {
         note_long_block();
     }
     let converts = face::hiroba_converts_pages() != 0;
-    let places = Places {
+    let mut places = Places {
         table: (&raw const LONG).addr() as u64,
         ready: (&raw const READY).addr() as u64,
         is_exclusive: !converts,
         fence: ptr::from_ref(&control().has_long_blocks).addr() as u64,
         begin: if converts { exclusive::prepare as *const () } else { exclusive::begin as *const () } as u64,
         end: exclusive::end as *const () as u64,
+        put_off: updates::put_off_here as *const () as u64,
+        first_update: 0,
     };
-    IS_REPLACED.store(true, Relaxed);
-    let (mut sites, mut traps) = (0, Vec::new());
+    let (mut sites, mut traps, mut updates) = (0, Vec::new(), Vec::new());
     for Surveyed { object, survey } in &surveyed {
         let plan = replace_in(object, survey, &places);
         sites += plan.patches.len();
         traps.extend(plan.traps);
+        let mut of_sites =
+            survey.sites.iter().filter_map(|site| Some((site.address(), site.update.as_ref()?)));
+        let update = |address: u64| {
+            let (_, update) = of_sites.find(|(at, _)| *at == address).expect("updates are of the survey");
+            (address, update.clone())
+        };
+        updates.extend(plan.updates.into_iter().map(update));
+        places.first_update = updates.len() as u32;
     }
+    updates::note(updates);
     face::hiroba_note_atomic_sites(sites);
     traps::prepare(traps);
+    if !has_long_memory() {
+        return;
+    }
+    IS_REPLACED.store(true, Relaxed);
     spins::begin();
     if !has_library_above() || face::hiroba_stores_fault() != 0 {
         order::order_from_start();
@@ -165,12 +193,6 @@ pub(crate) fn fence() {
     }
 }
 
-/// Returns true if the program is one of OpenMP.
-fn has_library_above() -> bool {
-    // SAFETY: the name is a C string; the call only looks it up.
-    !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"hiroba_prepare_above".as_ptr()) }.is_null()
-}
-
 /// Replaces the atomic instructions of an object.
 fn replace_in(object: &Object, survey: &Survey, places: &Places) -> Plan {
     if survey.sites.is_empty() {
@@ -199,11 +221,11 @@ fn replace_in(object: &Object, survey: &Survey, places: &Places) -> Plan {
 /// Reports atomic instructions that stay as they are although they may operate on long blocks.
 fn report_rest(object: &Object, survey: &Survey, failed: usize) {
     let left = failed + survey.entered + survey.outside;
-    if left > 0 && face::hiroba_node() == 0 {
+    if left > 0 && has_long_memory() && face::hiroba_node() == 0 {
         saying::say(&format!(
             "{left} atomic instructions of {} cannot be replaced ({} outside known functions); they are atomic \
-             on one node only where they operate on blocks and static variables of 128 KiB and more. If there are \
-             such, use --protocol sc",
+             on one node only where they operate on long blocks and static variables. If there are such, use \
+             --protocol sc",
             object.name, survey.outside
         ));
     }

@@ -106,7 +106,8 @@ fn join() {
     data.iter().enumerate().for_each(|(place, range)| note_data(place, range));
     linkage::copy();
     let surveyed = atomics::survey();
-    let files = surveyed.iter().map(|surveyed| (surveyed.object.path.as_str(), surveyed.object.bias));
+    let with_long = surveyed.iter().filter(|_| atomics::has_long_memory());
+    let files = with_long.map(|surveyed| (surveyed.object.path.as_str(), surveyed.object.bias));
     let named: Vec<Range<usize>> = surveyed.iter().flat_map(atomics::Surveyed::places_named).collect();
     statics::find(&data, files, &named);
     statics::share(&data);

@@ -193,7 +193,7 @@ extern "C-unwind" fn __kmpc_end_scope(_place: Place, _thread: Thread, _unused: *
 /// Begins an atomic operation that no instruction does.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn __kmpc_atomic_start() {
-    crate::criticals::GOMP_atomic_start();
+    crate::criticals::lock_atomic();
 }
 
 /// Ends it.
