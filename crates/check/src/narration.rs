@@ -206,7 +206,9 @@ pub fn describe_message(message: &Message<'_>) -> String {
             let of = |owned: &PageOwned| format!("{}, copies at [{}]", owned.page, listed(&owned.copyset));
             format!("Ownership {}", pages.iter().map(of).collect::<Vec<_>>().join("; "))
         }
-        Message::InvalidateCopy { pages } => format!("InvalidateCopy {}", pages_of(pages)),
+        Message::InvalidateCopy { pages, are_lent } => {
+            format!("InvalidateCopy {}{}", pages_of(pages), if *are_lent { ", lent" } else { "" })
+        }
         Message::CopyInvalidated { pages } => format!("CopyInvalidated {}", pages_of(pages)),
         Message::ConversionRequest { page } => format!("ConversionRequest {page}"),
         Message::Convert { pages } => format!("Convert {}", pages_of(pages)),

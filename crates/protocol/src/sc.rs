@@ -403,20 +403,22 @@ impl Sc {
         assert!(page.owner, "{page_id}: only its owner invalidates copies");
         assert_eq!(page.invalidating, 0, "{page_id}: one invalidation at a time");
         assert!(page.access < Access::Write, "{page_id}: nobody writes while others have copies");
-        let mut copyset = std::mem::take(&mut page.copyset);
+        let copyset = std::mem::take(&mut page.copyset);
         page.vain.note(!page.lent.is_empty());
         if !copyset.is_empty() {
             page.followers = Followers::of(copyset.clone());
             self.note_store(site, page_id);
         }
         let page = self.page(site, page_id);
-        copyset.append(&mut page.lent);
-        assert!(!copyset.is_empty(), "{page_id}: there are copies to be invalidated");
-        assert!(!copyset.contains(&site.me), "{page_id}: an owner has given itself no copy");
-        let page = self.page(site, page_id);
-        page.invalidating = copyset.len();
-        for reader in copyset {
-            self.sending.word(page_id, reader, Word::InvalidateCopy);
+        let lent = std::mem::take(&mut page.lent);
+        page.invalidating = copyset.len() + lent.len();
+        assert!(page.invalidating > 0, "{page_id}: there are copies to be invalidated");
+        assert!(copyset.is_disjoint(&lent), "{page_id}: what was lent has not been requested");
+        for (readers, is_lent) in [(copyset, false), (lent, true)] {
+            assert!(!readers.contains(&site.me), "{page_id}: an owner has given itself no copy");
+            for reader in readers {
+                self.sending.word(page_id, reader, Word::InvalidateCopy { is_lent });
+            }
         }
     }
 }
@@ -685,8 +687,10 @@ impl Sc {
         site: &mut Site,
         from: NodeId,
         page_id: PageId,
+        is_lent: bool,
     ) -> Result<(), ProtocolError> {
-        if self.page(site, page_id).give_up_for.is_none() && self.lending.was_returned(page_id, from) {
+        let is_free = self.page(site, page_id).give_up_for.is_none();
+        if is_lent && is_free && self.lending.was_returned(page_id, from) {
             self.confirm_returned(site, page_id, from);
             return Ok(());
         }
@@ -800,8 +804,8 @@ impl Coherence for Sc {
                     self.take(site, *page, from, Grant::Ownership { copyset, turns })
                 })
             }
-            Message::InvalidateCopy { pages } => {
-                pages.iter().try_for_each(|page| self.handle_invalidate(site, from, page))
+            Message::InvalidateCopy { pages, are_lent } => {
+                pages.iter().try_for_each(|page| self.handle_invalidate(site, from, page, *are_lent))
             }
             Message::CopyInvalidated { pages } => {
                 pages.iter().try_for_each(|page| self.take(site, page, from, Grant::Permission))

@@ -46,7 +46,7 @@ impl Subject {
                 (pages.iter().next(), pages.iter().all(is_known), true)
             }
             Message::InvalidateCopies { pages, .. }
-            | Message::InvalidateCopy { pages }
+            | Message::InvalidateCopy { pages, .. }
             | Message::CopyInvalidated { pages } => {
                 (pages.iter().next(), pages.iter().all(is_known), false)
             }

@@ -297,6 +297,8 @@ pub enum Message<'a> {
     InvalidateCopy {
         /// The pages.
         pages: PageSet,
+        /// Whether the copies were lent until the next collective, and not requested.
+        are_lent: bool,
     },
     /// Single writer: to the owner: the copies are given up.
     CopyInvalidated {
@@ -687,7 +689,7 @@ impl<'a> Message<'a> {
                 limits.node(*requester)
             }
             Message::OwnershipRequest { pages }
-            | Message::InvalidateCopy { pages }
+            | Message::InvalidateCopy { pages, .. }
             | Message::CopyInvalidated { pages } => limits.run(pages),
             Message::Ownership { pages } => limits.owned(pages),
             Message::DiffsPerformed { page, .. }

@@ -22,6 +22,8 @@ pub enum Mutant {
     LoseAnswer,
     /// Arrivals do not report what their nodes have written.
     HideNews,
+    /// Invalidations do not tell copies that were requested from those that were lent.
+    AllAreLent,
 }
 
 impl Mutant {
@@ -35,7 +37,7 @@ impl Mutant {
     ];
 
     /// Those that concern only who waits for arrivals.
-    pub const OF_ARRIVALS: [Mutant; 1] = [Mutant::HideNews];
+    pub const OF_ARRIVALS: [Mutant; 2] = [Mutant::HideNews, Mutant::AllAreLent];
 
     /// Returns the bug, ready to be planted in a cluster.
     pub fn plant(self) -> Box<dyn Mutation> {
@@ -95,7 +97,7 @@ impl Mutation for Planted {
 
     fn sends_before(&mut self, from: NodeId, bytes: &[u8], limits: &Limits) -> Vec<(NodeId, Vec<u8>)> {
         match (self.mutant, Message::decode(bytes, limits)) {
-            (Mutant::SkipInvalidation, Ok(Message::InvalidateCopy { pages })) => {
+            (Mutant::SkipInvalidation, Ok(Message::InvalidateCopy { pages, .. })) => {
                 let pages: PageSet = pages.iter().filter(|page| self.is_lent(*page)).collect();
                 let answer = (from, Message::CopyInvalidated { pages: pages.clone() }.encode());
                 if pages.is_empty() { Vec::new() } else { vec![answer] }
@@ -109,14 +111,21 @@ impl Mutation for Planted {
             pages.iter().filter(|page| !lost(*page)).collect()
         };
         match message {
-            Message::InvalidateCopy { pages } => {
+            Message::InvalidateCopy { pages, are_lent } => {
+                if self.mutant == Mutant::AllAreLent {
+                    return Fate::altered(&Message::InvalidateCopy { pages: pages.clone(), are_lent: true });
+                }
                 let lent: PageSet = pages.iter().filter(|page| self.lent.remove(&(to, *page))).collect();
                 self.recalled.extend(lent.iter().map(|page| (to, page)));
                 if self.mutant != Mutant::SkipInvalidation || lent.is_empty() {
                     return Fate::Sent;
                 }
                 let pages = without(pages, &|page| lent.contains(page));
-                if pages.is_empty() { Fate::LOST } else { Fate::altered(&Message::InvalidateCopy { pages }) }
+                if pages.is_empty() {
+                    Fate::LOST
+                } else {
+                    Fate::altered(&Message::InvalidateCopy { pages, are_lent: *are_lent })
+                }
             }
             Message::CopyInvalidated { pages } => {
                 let answered: PageSet =

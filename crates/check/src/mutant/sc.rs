@@ -195,11 +195,11 @@ impl Mutation for Planted {
         match (self.mutant, Message::decode(bytes, limits)) {
             (
                 Mutant::SkipInvalidation | Mutant::WriteBeforeAnswers,
-                Ok(Message::InvalidateCopy { pages }),
+                Ok(Message::InvalidateCopy { pages, .. }),
             ) => {
                 vec![(from, Message::CopyInvalidated { pages }.encode())]
             }
-            (Mutant::InvalidateOnlyFirst, Ok(Message::InvalidateCopy { pages })) if pages.len() > 1 => {
+            (Mutant::InvalidateOnlyFirst, Ok(Message::InvalidateCopy { pages, .. })) if pages.len() > 1 => {
                 vec![(from, Message::CopyInvalidated { pages: pages.iter().skip(1).collect() }.encode())]
             }
             _ => Vec::new(),
@@ -217,8 +217,9 @@ impl Mutation for Planted {
                 Fate::altered(&Message::Ownership { pages })
             }
             (Mutant::SkipInvalidation, Message::InvalidateCopy { .. }) => Fate::LOST,
-            (Mutant::InvalidateOnlyFirst, Message::InvalidateCopy { pages }) => {
-                Fate::altered(&Message::InvalidateCopy { pages: pages.iter().take(1).collect() })
+            (Mutant::InvalidateOnlyFirst, Message::InvalidateCopy { pages, are_lent }) => {
+                let pages = pages.iter().take(1).collect();
+                Fate::altered(&Message::InvalidateCopy { pages, are_lent })
             }
             (Mutant::SwapContents, Message::PagesReply { mut copies, content }) if copies.len() > 1 => {
                 let (first, second) = (copies[0].page, copies[1].page);

@@ -7,7 +7,6 @@ use hiroba_check::litmus::{Litmus, contributing};
 use hiroba_check::mutant::Mutation;
 use hiroba_check::mutant::contributions::Mutant;
 use hiroba_check::mutant::lending;
-use hiroba_check::page_axioms::{self, Rules};
 use hiroba_check::program::script::{barrier, combine, contribute, load};
 use hiroba_check::program::{Address, Instruction, Program, Region};
 use hiroba_check::random_program::{Shape, generate};
@@ -67,12 +66,6 @@ fn run_litmus(
     run(&litmus.program, first, vec![None, None, Some(Protocol::Sc)], seed, mutation)
 }
 
-/// Returns what the checkers find wrong, if anything.
-fn fault_of(ended: &Ended, first: Protocol) -> Option<String> {
-    let broken = || page_axioms::judge(&ended.run, &Rules::of(first)).breaches.into_iter().next();
-    convicted(ended, first).or_else(|| broken().map(|breach| breach.explanation))
-}
-
 #[test]
 fn all_see_what_was_contributed() {
     for first in protocols() {
@@ -86,7 +79,7 @@ fn all_see_what_was_contributed() {
                     .unwrap_or_else(|failure| panic!("{first:?}, {}, seed {seed}: {failure}", litmus.name));
                 let outcome = (litmus.forbid)(&ended);
                 assert!(!outcome, "{first:?}, {}, seed {seed}: a forbidden outcome", litmus.name);
-                assert_eq!(fault_of(&ended, first.0), None, "{first:?}, {}, seed {seed}", litmus.name);
+                assert_eq!(convicted(&ended, first.0), None, "{first:?}, {}, seed {seed}", litmus.name);
                 let registers = reached.iter_mut().zip(&litmus.reach);
                 registers.for_each(|(reached, (_, seen))| *reached |= seen(&ended));
             }
@@ -153,7 +146,7 @@ fn wrong_at_random(
         Ok(ended) if met && ended.register(0, usize::from(SUM_REGISTER)) != total => {
             Some("a sum that lacks a contribution".to_owned())
         }
-        Ok(ended) => fault_of(&ended, first.0),
+        Ok(ended) => convicted(&ended, first.0),
         Err(failure) => Some(failure),
     }
 }

@@ -6,6 +6,7 @@ use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options};
 use hiroba_check::engines::engine_of;
 use hiroba_check::litmus::{Litmus, catalogue, followed, lending, order, sequential as racy};
 use hiroba_check::mutant::lending::Mutant;
+use hiroba_check::page_axioms::{self, Rules};
 use hiroba_check::program::script::{barrier, load, store};
 use hiroba_check::program::{Address, Program, Region};
 use hiroba_check::random_program::{Shape, generate};
@@ -68,7 +69,9 @@ pub(crate) fn convicted(ended: &Ended, first: Protocol) -> Option<String> {
     {
         return Some(explanation);
     }
-    judge(&execution).unwrap().violations.first().map(|violation| violation.explanation.clone())
+    let violation = judge(&execution).unwrap().violations.into_iter().next();
+    let breach = || page_axioms::judge(&ended.run, &Rules::of(first)).breaches.into_iter().next();
+    violation.map(|violation| violation.explanation).or_else(|| breach().map(|breach| breach.explanation))
 }
 
 #[test]

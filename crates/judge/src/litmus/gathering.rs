@@ -171,6 +171,28 @@ pub fn gathering() -> Vec<Litmus> {
         .reach("the stores are seen", |ended| both(ended, (0, 1, 2), (0, 2, 7)))
         .reach("neither is", |ended| both(ended, (0, 1, 1), (0, 2, 1))),
         Litmus::new(
+            "a copy that is requested after one has travelled",
+            "its invalidation, by the node that lent the page before, is not taken for that of the lent copy",
+            divided(Program::new(
+                4,
+                [
+                    vec![barrier(), load(VALUE, 0), load(SECOND_VALUE, 1), load(VALUE, 2)],
+                    vec![
+                        store(VALUE, 1),
+                        barrier(),
+                        load(SUM, 0),
+                        load(SUM, 1),
+                        store(VALUE, 3),
+                        store(SECOND_VALUE, 1),
+                    ],
+                    vec![barrier(), store(VALUE, 2), store(SUM, 1)],
+                ],
+            )),
+        )
+        .racy()
+        .forbid(|ended| both(ended, (0, 1, 1), (1, 1, 1)) && ended.register(0, 2) != 3)
+        .reach("both stores are seen", |ended| both(ended, (0, 0, 2), (0, 2, 3))),
+        Litmus::new(
             "node 0 stores to what has travelled",
             "the page goes there then",
             divided(Program::new(

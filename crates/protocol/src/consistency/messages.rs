@@ -120,7 +120,7 @@ impl Consistency {
             Message::CopiesRequest { pages, .. }
             | Message::OwnershipRequest { pages }
             | Message::OwnershipForward { pages, .. }
-            | Message::InvalidateCopy { pages }
+            | Message::InvalidateCopy { pages, .. }
             | Message::CopyInvalidated { pages } => pages.iter().try_for_each(check),
             Message::Ownership { pages } => pages.iter().try_for_each(|owned| check(owned.page)),
             _ => Ok(()),

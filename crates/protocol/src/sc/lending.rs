@@ -15,8 +15,9 @@
 //! A lent copy is a copy while it is lent: before a thread of the lender writes, or the page goes to another
 //! node, it is invalidated. The borrower may have given it back by then, or may not have taken it, because a
 //! thread had requested the page. So it remembers until the next departure which copies it has lacked
-//! (`returned`), and confirms at once. It cannot take such an invalidation for that of a copy that it has
-//! requested and that is on its way: from the lender, that copy would have come first.
+//! (`returned`), and confirms at once. The invalidation says that the copy was lent: the lender may also have
+//! given the page away and got it back, and invalidate a copy that the borrower has requested of the owner
+//! between. That copy may still be on its way.
 //!
 //! **With an arrival.** Pages that a thread of the root of the tree is about to read travel there with the
 //! arrival of a node directly below, and are borrowed until the root arrives itself ([`Engine::carry_up`]).
@@ -462,7 +463,7 @@ impl Sc {
         page.vain.note(!recalled.is_empty());
         page.invalidating = recalled.len();
         for reader in &recalled {
-            self.sending.word(page_id, *reader, Word::InvalidateCopy);
+            self.sending.word(page_id, *reader, Word::InvalidateCopy { is_lent: true });
         }
         !recalled.is_empty()
     }

@@ -55,7 +55,7 @@ pub(super) struct Sending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Word {
     CopyInvalidated,
-    InvalidateCopy,
+    InvalidateCopy { is_lent: bool },
     OwnershipForward { requester: NodeId },
     OwnershipRequest,
     CopiesRequest { requester: NodeId },
@@ -65,7 +65,7 @@ impl Word {
     fn of(self, pages: PageSet) -> Message<'static> {
         match self {
             Word::CopyInvalidated => Message::CopyInvalidated { pages },
-            Word::InvalidateCopy => Message::InvalidateCopy { pages },
+            Word::InvalidateCopy { is_lent } => Message::InvalidateCopy { pages, are_lent: is_lent },
             Word::OwnershipForward { requester } => Message::OwnershipForward { pages, requester },
             Word::OwnershipRequest => Message::OwnershipRequest { pages },
             Word::CopiesRequest { requester } => Message::CopiesRequest { pages, requester },
