@@ -1,4 +1,5 @@
-/* Updates of shared variables that a barrier follows, in forms that gcc makes. Usage: openmp_updates kinds | signals | sum. */
+/* Updates of shared variables that a barrier follows, in forms that gcc makes. Usage: openmp_updates kinds |
+ * signals | sum. */
 #include <complex.h>
 #include <omp.h>
 #include <stdio.h>

@@ -8,6 +8,7 @@ use hiroba_schedule::Loop;
 use crate::job::{self, Region, SETTINGS, put};
 use crate::loop_schedule::Schedule;
 use crate::nest::Nest;
+use crate::offers::NODES_MAX;
 use crate::records::Running;
 use crate::settings::settings;
 use crate::work::Share;
@@ -271,6 +272,17 @@ pub(crate) fn may_fork(context: &Context) -> bool {
         && context.active_level.get() == 0
         && context.settings.get().max_active_levels > 0
         && job::job().is_some()
+}
+
+/// Returns true if the threads of the calling thread's team can reduce with a barrier: there are some on
+/// every node, and none runs tasks or leaves the region early.
+pub(crate) fn may_reduce_together(context: &Context) -> bool {
+    let threads = context.threads.get();
+    context.team.get() == TeamKind::OfJob
+        && (2..=NODES_MAX as u32).contains(&job::nodes())
+        && threads.div_ceil(job::block(threads)) == job::nodes()
+        && !job::has_tasks()
+        && !settings().cancellation
 }
 
 /// A name of the calling thread's task that no other task of the job has at the same time.

@@ -21,13 +21,12 @@ use std::sync::atomic::{
 };
 
 use crate::along;
-use crate::context::{Context, TeamKind};
+use crate::context::Context;
 use crate::face;
 use crate::job::{self, put};
 use crate::meeting::Gate;
-use crate::offers::{NODES_MAX, Offer, PLACES, Reductions};
+use crate::offers::{Offer, PLACES, Reductions};
 use crate::runtime::{self, Wait};
-use crate::settings::settings;
 
 /// Combines two lists of values into the first.
 pub(crate) type Combine = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void);
@@ -57,17 +56,6 @@ pub(crate) struct Values {
 /// The first thread of this node, whose stack it is on, makes its offers there.
 pub(crate) fn offer_at(offer: &Offer) {
     OFFER.store(ptr::from_ref(offer).cast_mut(), Release);
-}
-
-/// Returns true if the threads of the calling thread's team can reduce so: there are some on every node, and
-/// none runs tasks or leaves the region early.
-pub(crate) fn is_possible(context: &Context) -> bool {
-    let threads = context.threads.get();
-    context.team.get() == TeamKind::OfJob
-        && (2..=NODES_MAX as u32).contains(&job::nodes())
-        && threads.div_ceil(job::block(threads)) == job::nodes()
-        && !job::has_tasks()
-        && !settings().cancellation
 }
 
 /// The calling thread gives its values. Returns true in the thread that must add them to the variables and

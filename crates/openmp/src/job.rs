@@ -8,11 +8,10 @@ use hiroba_schedule::{Slots, WORDS};
 use crate::endings::Endings;
 use crate::face;
 use crate::literals::Literals;
-use crate::offers::Reductions;
+use crate::offers::{Claims, Reductions};
 use crate::records::{Group, Queue};
 use crate::runtime::Lock;
 use crate::sites::Sites;
-use crate::updates::Claims;
 use crate::work::{RING, Share};
 
 /// Stores a value that is not there yet: a store takes the page away from other nodes, even if it changes

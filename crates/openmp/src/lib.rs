@@ -10,8 +10,8 @@
 //!   ring in shared memory, which its first thread prepares; threads take chunks with atomic instructions, as
 //!   the crate `hiroba-schedule` says. `sites.rs` keeps threads' speeds for loops by their places in the
 //!   program (`call_sites.rs`), and `literals.rs` numbers the schedules that programs name themselves.
-//! - **Reductions** (`gathering.rs`, `updates.rs`): their values travel with a barrier, in programs for LLVM's
-//!   library; in those for GNU's the code that adds them to the variables does.
+//! - **Reductions** (`gathering.rs`, `updates.rs`): their values travel with a barrier, in programs for
+//!   LLVM's library; in those for GNU's the code that adds them to the variables does.
 //! - **Tasks** (`tasks/`, `records.rs`, `reductions.rs`): records in shared memory, in a queue of the team.
 //! - **LLVM** (`llvm/`): what clang calls, by its names, over all of this.
 //! - **Settings** (`settings.rs`, `context.rs`, `queries.rs`): each thread has a context of its own.

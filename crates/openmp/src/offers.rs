@@ -1,4 +1,5 @@
-//! Where nodes offer the values of a reduction to thread 0 (`gathering.rs`).
+//! What nodes share for reductions: where they offer their values to thread 0 (`gathering.rs`), and who
+//! executes their updates (`updates.rs`).
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64};
@@ -26,4 +27,12 @@ pub(crate) struct Reductions {
     pub(crate) offers: [AtomicPtr<Offer>; NODES_MAX],
     /// Not 0 if an extra barrier comes first, by places of the program. Several may share an entry.
     pub(crate) has_extra: [AtomicU8; PLACES],
+}
+
+/// Which updates of each node are claimed, and which of those that its own thread has claimed are done, by
+/// the number of the node's barriers with updates.
+#[repr(C, align(4096))]
+pub(crate) struct Claims {
+    pub(crate) claimed: [AtomicU64; NODES_MAX],
+    pub(crate) done: [AtomicU64; NODES_MAX],
 }

@@ -3,8 +3,10 @@
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use crate::context;
+use crate::criticals::GOMP_atomic_end;
 use crate::face;
 use crate::job;
+use crate::parallel::GOMP_barrier;
 use crate::places;
 use crate::runtime;
 use crate::settings::settings;
@@ -30,7 +32,7 @@ extern "C" fn hiroba_prepare_above() {
         places::bind(0);
     }
     set_clock();
-    updates::prepare();
+    updates::prepare(GOMP_barrier as *const () as usize, GOMP_atomic_end as *const () as usize);
     face::hiroba_barrier();
     teams::grow(job::places());
 }

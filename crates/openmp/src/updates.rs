@@ -16,18 +16,14 @@
 
 use std::ffi::c_int;
 use std::sync::atomic::{
-    AtomicU8, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::context;
-use crate::criticals::GOMP_atomic_end;
 use crate::face;
-use crate::gathering;
 use crate::job;
-use crate::offers::NODES_MAX;
-use crate::parallel::GOMP_barrier;
 use crate::runtime;
 
 /// How long a barrier may take before a node executes its threads' updates itself.
@@ -36,14 +32,6 @@ const PATIENCE: Duration = Duration::from_millis(20);
 const LATE_MAX: u8 = 4;
 /// How long the watching thread looks after the last update.
 const IDLE_TIME: Duration = Duration::from_millis(200);
-
-/// Which updates of each node are claimed, and which of those that its own thread has claimed are done, by
-/// the number of the node's barriers with updates.
-#[repr(C, align(4096))]
-pub(crate) struct Claims {
-    claimed: [AtomicU64; NODES_MAX],
-    done: [AtomicU64; NODES_MAX],
-}
 
 /// An update as the library of pthreads describes it: its address comes first.
 type Words = Vec<u64>;
@@ -95,22 +83,27 @@ fn updates() -> MutexGuard<'static, Updates> {
     UPDATES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has updates come here from now on.
-pub(crate) fn prepare() {
-    let end = GOMP_atomic_end as *const () as usize;
+/// The address of the function by which a thread comes to a barrier.
+static BARRIER: AtomicUsize = AtomicUsize::new(0);
+
+/// Has updates come here from now on that threads leave out before they call `barrier`, or return from a
+/// region. `section_end` ends code that `hiroba_leave_section` begins.
+pub(crate) fn prepare(barrier: usize, section_end: usize) {
+    BARRIER.store(barrier, Relaxed);
     // SAFETY: `take` looks only at the calling thread's own context.
-    unsafe { face::hiroba_take_updates(take, end) };
+    unsafe { face::hiroba_take_updates(take, section_end) };
 }
 
-/// Takes an update of the calling thread, which runs on its private stack. Returns 1 if the thread is to leave
-/// it out.
+/// Takes an update of the calling thread, which runs on its private stack. Returns 1 if the thread is to
+/// leave it out.
 ///
 /// # Safety
 /// As many words are readable.
 unsafe extern "C-unwind" fn take(words: *const u64, count: usize, called: usize, from: usize) -> c_int {
     let context = context::current();
-    let is_next = called == GOMP_barrier as *const () as usize || from != 0 && from == context.code.get();
-    if !is_next || !gathering::is_possible(context) {
+    let is_barrier = called != 0 && called == BARRIER.load(Relaxed);
+    let is_end = from != 0 && from == context.code.get();
+    if !(is_barrier || is_end) || !context::may_reduce_together(context) {
         return 0;
     }
     // SAFETY: the caller's.

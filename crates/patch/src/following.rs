@@ -142,8 +142,8 @@ impl Walk {
         self.stale.iter().all(|register| !register.is_gpr() || LOST.contains(register))
     }
 
-    /// Returns what follows in a function from `at` on. If there is a `passed`, it first passes a call of which
-    /// that returns true.
+    /// Returns what follows in a function from `at` on. If there is a `passed`, it first passes a call of
+    /// which that returns true.
     pub(crate) fn follow(
         &mut self,
         image: &Image<'_>,

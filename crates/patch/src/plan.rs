@@ -222,8 +222,8 @@ impl Writer<'_> {
         self.code.extend(offset.to_le_bytes());
     }
 
-    /// Returns the code, or `None` if an instruction cannot be moved. `update` is the number of the update that
-    /// the site begins, if it is one, and where a thread goes on that leaves it out.
+    /// Returns the code, or `None` if an instruction cannot be moved. `update` is the number of the update
+    /// that the site begins, if it is one, and where a thread goes on that leaves it out.
     fn stub(mut self, image: &Image<'_>, site: &Site, update: Option<(u32, &Resume)>) -> Option<Vec<u8>> {
         let first = &site.instructions[0];
         let instruction = image.bytes(first.ip(), first.len())?;
@@ -253,8 +253,8 @@ impl Writer<'_> {
         Some(self.code)
     }
 
-    /// Leaves an update out if another node will execute it. Returns the place of a jump that leads behind the
-    /// operation if the thread goes on there.
+    /// Leaves an update out if another node will execute it. Returns the place of a jump that leads behind
+    /// the operation if the thread goes on there.
     fn put_off(&mut self, number: u32, resume: &Resume) -> Option<usize> {
         self.code.extend(SKIP_RED_ZONE);
         self.code.push(PUSH);

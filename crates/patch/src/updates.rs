@@ -139,8 +139,8 @@ impl Update {
         reading.finish(image, function, resume, None)
     }
 
-    /// Returns the update that begins at `at`, behind a call, and ends before a call of which `is_end` returns
-    /// true.
+    /// Returns the update that begins at `at`, behind a call, and ends before a call of which `is_end`
+    /// returns true.
     pub fn behind_call(
         image: &Image<'_>,
         function: &Function,
@@ -203,8 +203,8 @@ impl Update {
         words.next().is_none().then_some(state)
     }
 
-    /// Returns its code for the address `at`, which ends with a jump to `finish`. Both are within 2 GiB of the
-    /// program's code.
+    /// Returns its code for the address `at`, which ends with a jump to `finish`. Both are within 2 GiB of
+    /// the program's code.
     pub fn encode(&self, at: u64, finish: u64) -> Option<Vec<u8>> {
         let mut code = self.code.clone();
         for instruction in code.iter_mut().filter(|instruction| instruction.is_jmp_short_or_near()) {
@@ -379,8 +379,8 @@ impl Reading {
         Some(())
     }
 
-    /// Takes what an instruction touches in memory. Returns the register that it loads, if that is a whole one,
-    /// and from where.
+    /// Takes what an instruction touches in memory. Returns the register that it loads, if that is a whole
+    /// one, and from where.
     fn take_memory(
         &mut self,
         instruction: &Instruction,

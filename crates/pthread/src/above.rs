@@ -2,7 +2,6 @@
 //! them.
 
 use std::ffi::{c_int, c_void};
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
 
 use crate::atomics;
@@ -11,14 +10,6 @@ use crate::record::Routine;
 use crate::saying;
 use crate::stacks::{in_program, privately};
 use crate::threads;
-
-/// Returns true if that library is there: the program is one of OpenMP.
-pub(crate) fn has_library_above() -> bool {
-    static IS_THERE: OnceLock<bool> = OnceLock::new();
-    // SAFETY: the name is a C string; the call only looks it up.
-    let look = || !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"hiroba_prepare_above".as_ptr()) }.is_null();
-    *IS_THERE.get_or_init(look)
-}
 
 /// Calls `work(argument)` on the calling thread's private stack, where the runtime may be called.
 ///

@@ -34,9 +34,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCs
 
 use hiroba_patch::{Following, Image, Patch, PlaceTable, Places, Plan, Survey};
 
-use crate::above::has_library_above;
 use crate::control::{control, note_long_block};
 use crate::face;
+use crate::library_above::has_library_above;
 use crate::saying;
 use crate::shared::is_shared;
 use crate::statics;

@@ -4,10 +4,10 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use crate::above::has_library_above;
 use crate::alone;
 use crate::control;
 use crate::face;
+use crate::library_above::has_library_above;
 use crate::shared::is_shared;
 use crate::stacks::{in_program, privately};
 

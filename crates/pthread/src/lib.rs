@@ -44,6 +44,7 @@ mod heap;
 mod interrupts;
 mod keys;
 mod libraries;
+mod library_above;
 mod linkage;
 mod locale;
 mod locks;

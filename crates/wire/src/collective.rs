@@ -3,8 +3,6 @@
 use hiroba_base::{NodeId, PageSize};
 use serde::{Deserialize, Serialize};
 
-use crate::{Limits, WireError};
-
 /// The maximum length of what a node contributes to a collective.
 pub const CONTRIBUTION_BYTES_MAX: usize = 16 << 10;
 
@@ -82,16 +80,4 @@ pub struct Contribution<'a> {
     /// The bytes, at least one.
     #[serde(borrow, with = "serde_bytes")]
     pub bytes: &'a [u8],
-}
-
-impl Limits {
-    pub(crate) fn contributions(&self, contributions: &[Contribution<'_>]) -> Result<(), WireError> {
-        for Contribution { node, bytes } in contributions {
-            self.node(*node)?;
-            let good = (1..=CONTRIBUTION_BYTES_MAX).contains(&bytes.len());
-            Self::within("bytes of a contribution", "1 to 16 KiB", bytes.len() as u64, good)?;
-        }
-        let ascends = contributions.is_sorted_by(|before, after| before.node < after.node);
-        Self::within("contributions", "ascending nodes", contributions.len() as u64, ascends)
-    }
 }

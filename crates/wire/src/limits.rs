@@ -3,7 +3,7 @@
 use hiroba_base::{IntervalSeq, NodeId, PageId, PageSet, PageSize, VectorTimestamp, VersionVector};
 
 use crate::WireError;
-use crate::collective::{Collective, Placement};
+use crate::collective::{CONTRIBUTION_BYTES_MAX, Collective, Contribution, Placement};
 use crate::intervals::Knowledge;
 
 /// The maximum length of a piece of program data.
@@ -85,6 +85,16 @@ impl Limits {
             self.node(node)?;
         }
         self.knowledge(knowledge)
+    }
+
+    pub(crate) fn contributions(&self, contributions: &[Contribution<'_>]) -> Result<(), WireError> {
+        for Contribution { node, bytes } in contributions {
+            self.node(*node)?;
+            let good = (1..=CONTRIBUTION_BYTES_MAX).contains(&bytes.len());
+            Self::within("bytes of a contribution", "1 to 16 KiB", bytes.len() as u64, good)?;
+        }
+        let ascends = contributions.is_sorted_by(|before, after| before.node < after.node);
+        Self::within("contributions", "ascending nodes", contributions.len() as u64, ascends)
     }
 
     pub(crate) fn knowledge(&self, knowledge: &Knowledge) -> Result<(), WireError> {

@@ -316,8 +316,8 @@ fn reductions_are_as_natively() {
     }
 }
 
-/// Those that a barrier follows may travel with it: in all forms that compilers make, and where another thread
-/// waits for one.
+/// Those that a barrier follows may travel with it: in all forms that compilers make, and where another
+/// thread waits for one.
 #[test]
 fn updates_before_barriers_are_as_natively() {
     if !may_run() {

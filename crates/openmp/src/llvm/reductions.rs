@@ -90,7 +90,7 @@ unsafe extern "C-unwind" fn reduce_nowait(
     at: usize,
 ) -> c_int {
     let context = context::current();
-    if gathering::is_possible(context) && next_of(context, at) == Next::End {
+    if context::may_reduce_together(context) && next_of(context, at) == Next::End {
         let values = Values { list: data, words: bytes / size_of::<usize>(), combine, place: at };
         // SAFETY: the caller's.
         return c_int::from(unsafe { gathering::gather(context, &values, true) });
@@ -143,7 +143,7 @@ unsafe extern "C-unwind" fn reduce(
     at: usize,
 ) -> c_int {
     let context = context::current();
-    if gathering::is_possible(context) {
+    if context::may_reduce_together(context) {
         // Clang has another barrier follow.
         let is_barrier = next_of(context, at) == Next::Barrier;
         let values = Values { list: data, words: bytes / size_of::<usize>(), combine, place: at };
