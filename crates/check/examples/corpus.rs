@@ -9,10 +9,11 @@ use std::rc::Rc;
 use hiroba_base::{CodeSite, NodeId, PageId, PageSize};
 use hiroba_check::cluster::{Cluster, Options};
 use hiroba_check::engines::hlrc;
+use hiroba_check::litmus::contributing;
 use hiroba_check::mutant::Mutation;
 use hiroba_check::random_program::{Shape, generate};
 use hiroba_fabric::{LinkConfig, LinkSet};
-use hiroba_protocol::{WriteTracking, diff};
+use hiroba_protocol::{Protocol, WriteTracking, diff};
 use hiroba_trace::{Header, TraceWriter};
 use hiroba_wire::Limits;
 use hiroba_wire::agent::{FromAgent, NodeEvent, ToAgent};
@@ -41,6 +42,12 @@ fn main() -> std::io::Result<()> {
     let directory = std::env::args().nth(1).expect("expected the directory of the corpora");
     let kinds = Rc::new(RefCell::new(BTreeMap::new()));
     let mut traces = Vec::new();
+    // A sum of two nodes: arrivals with contributions, and a page under sequential consistency.
+    let program = contributing().swap_remove(0).program;
+    let region_protocols = vec![None, None, Some(Protocol::Sc)];
+    let mutation = Box::new(Listener(kinds.clone()));
+    let options = Options { mutation, region_protocols, ..Options::seeded(0, WriteTracking::Async) };
+    Cluster::new(&program, hlrc(false), options).run().expect("it ends");
     for seed in 0..60 {
         let shape = Shape { team: 1, foreign: 1, publications: seed % 2 == 0, waits: false };
         let mutation = Box::new(Listener(kinds.clone()));
