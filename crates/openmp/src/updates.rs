@@ -7,7 +7,7 @@
 //! pthreads calls [`take`] there. The updates of a node's threads travel with its arrival, and when all have
 //! arrived the thread of node 0 that has come to the barrier executes them, in the order of the nodes and of
 //! their threads. So the result of a sum of floating-point numbers is the same in each run with as many nodes
-//! and threads.
+//! and threads, unless a barrier lasts for long.
 //!
 //! Such an update may also be another thread's signal to come to the barrier. So a thread of each node
 //! watches: it executes updates whose barrier has not ended after [`PATIENCE`]. Those that have left the node
@@ -27,9 +27,9 @@ use crate::job;
 use crate::runtime;
 
 /// How long a barrier may take before a node executes its threads' updates itself.
-const PATIENCE: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_millis(250);
 /// How often in a row that may happen at one place.
-const LATE_MAX: u8 = 4;
+const LATE_MAX: u8 = 2;
 /// How long the watching thread looks after the last update.
 const IDLE_TIME: Duration = Duration::from_millis(200);
 
