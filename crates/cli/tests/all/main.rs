@@ -12,6 +12,7 @@ mod check;
 mod clauses;
 mod cleanup;
 mod compiler;
+mod contributions;
 mod deaths;
 mod debugger;
 mod demo;
