@@ -14,7 +14,7 @@ use hiroba_protocol::{Engine, Protocol, WriteTracking};
 use hiroba_trace::Event;
 use hiroba_wire::{Message, Placement};
 
-use crate::lending::convicted;
+use crate::lending::{convicted, explore};
 use crate::planted::{by_litmus, each_is_noticed};
 use crate::sample;
 
@@ -70,22 +70,7 @@ fn run_litmus(
 fn all_see_what_was_contributed() {
     for first in protocols() {
         for litmus in contributing() {
-            let mut reached = vec![false; litmus.reach.len()];
-            for seed in 0..4 * SEEDS {
-                if sample::suffices(seed, 4 * SEEDS, &reached) {
-                    break;
-                }
-                let ended = run_litmus(&litmus, first, seed, None)
-                    .unwrap_or_else(|failure| panic!("{first:?}, {}, seed {seed}: {failure}", litmus.name));
-                let outcome = (litmus.forbid)(&ended);
-                assert!(!outcome, "{first:?}, {}, seed {seed}: a forbidden outcome", litmus.name);
-                assert_eq!(convicted(&ended, first.0), None, "{first:?}, {}, seed {seed}", litmus.name);
-                let registers = reached.iter_mut().zip(&litmus.reach);
-                registers.for_each(|(reached, (_, seen))| *reached |= seen(&ended));
-            }
-            for ((what, _), reached) in litmus.reach.iter().zip(reached) {
-                assert!(reached, "{first:?}, {}: no seed reaches '{what}'", litmus.name);
-            }
+            explore(&litmus, first, |seed| run_litmus(&litmus, first, seed, None));
         }
     }
 }

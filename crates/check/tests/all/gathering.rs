@@ -6,7 +6,7 @@ use hiroba_check::program::{Instruction, Program};
 use hiroba_check::random_program::{Shape, generate};
 use hiroba_protocol::{Protocol, WriteTracking};
 
-use crate::lending::{convicted, protocols, run};
+use crate::lending::{convicted, explore, protocols, run};
 use crate::planted::{by_litmus, each_is_noticed};
 use crate::sample;
 
@@ -16,22 +16,7 @@ const SEEDS: u64 = 500;
 fn values_that_travel_are_those_of_their_phase() {
     for first in protocols() {
         for litmus in gathering() {
-            let mut reached = vec![false; litmus.reach.len()];
-            for seed in 0..4 * SEEDS {
-                if sample::suffices(seed, 4 * SEEDS, &reached) {
-                    break;
-                }
-                let ended = run(&litmus.program, first, seed, None)
-                    .unwrap_or_else(|failure| panic!("{first:?}, {}, seed {seed}: {failure}", litmus.name));
-                let outcome = (litmus.forbid)(&ended);
-                assert!(!outcome, "{first:?}, {}, seed {seed}: a forbidden outcome", litmus.name);
-                assert_eq!(convicted(&ended, first.0), None, "{first:?}, {}, seed {seed}", litmus.name);
-                let registers = reached.iter_mut().zip(&litmus.reach);
-                registers.for_each(|(reached, (_, seen))| *reached |= seen(&ended));
-            }
-            for ((what, _), reached) in litmus.reach.iter().zip(reached) {
-                assert!(reached, "{first:?}, {}: no seed reaches '{what}'", litmus.name);
-            }
+            explore(&litmus, first, |seed| run(&litmus.program, first, seed, None));
         }
     }
 }

@@ -74,27 +74,36 @@ pub(crate) fn convicted(ended: &Ended, first: Protocol) -> Option<String> {
     violation.map(|violation| violation.explanation).or_else(|| breach().map(|breach| breach.explanation))
 }
 
+/// Runs a litmus program with many seeds, under a protocol of the first region.
+pub(crate) fn explore(
+    litmus: &Litmus,
+    first: (Protocol, WriteTracking),
+    run: impl Fn(u64) -> Result<Ended, String>,
+) {
+    let mut reached = vec![false; litmus.reach.len()];
+    for seed in 0..4 * SEEDS {
+        if sample::suffices(seed, 4 * SEEDS, &reached) {
+            break;
+        }
+        let ended =
+            run(seed).unwrap_or_else(|failure| panic!("{first:?}, {}, seed {seed}: {failure}", litmus.name));
+        let outcome = (litmus.forbid)(&ended);
+        assert!(!outcome, "{first:?}, {}, seed {seed}: a forbidden outcome", litmus.name);
+        assert_eq!(convicted(&ended, first.0), None, "{first:?}, {}, seed {seed}", litmus.name);
+        let registers = reached.iter_mut().zip(&litmus.reach);
+        registers.for_each(|(reached, (_, seen))| *reached |= seen(&ended));
+    }
+    for ((what, _), reached) in litmus.reach.iter().zip(reached) {
+        assert!(reached, "{first:?}, {}: no seed reaches '{what}'", litmus.name);
+    }
+}
+
 #[test]
 fn lent_copies_show_what_is_allowed() {
     for first in protocols() {
         let all = lending().into_iter().map(|litmus| (true, litmus));
         for (all, litmus) in all.chain(followed().into_iter().map(|litmus| (false, litmus))) {
-            let mut reached = vec![false; litmus.reach.len()];
-            for seed in 0..4 * SEEDS {
-                if sample::suffices(seed, 4 * SEEDS, &reached) {
-                    break;
-                }
-                let ended = run_carrying(all, &litmus.program, first, seed, None)
-                    .unwrap_or_else(|failure| panic!("{first:?}, {}, seed {seed}: {failure}", litmus.name));
-                let outcome = (litmus.forbid)(&ended);
-                assert!(!outcome, "{first:?}, {}, seed {seed}: a forbidden outcome", litmus.name);
-                assert_eq!(convicted(&ended, first.0), None, "{first:?}, {}, seed {seed}", litmus.name);
-                let registers = reached.iter_mut().zip(&litmus.reach);
-                registers.for_each(|(reached, (_, seen))| *reached |= seen(&ended));
-            }
-            for ((what, _), reached) in litmus.reach.iter().zip(reached) {
-                assert!(reached, "{first:?}, {}: no seed reaches '{what}'", litmus.name);
-            }
+            explore(&litmus, first, |seed| run_carrying(all, &litmus.program, first, seed, None));
         }
     }
 }
